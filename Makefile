@@ -1,0 +1,116 @@
+# Every target works from a fresh clone: what it needs is put into .venv first, and stamps make the
+# second call short. Needed on the system: g++ (12 or newer), python3 (3.10 or newer, with venv).
+
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -ec
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+VENV ?= .venv
+JOBS ?= $(shell nproc)
+# Passed on: make test ARGS='-k windows', make bench ARGS='--ranks 2 --dtype bf16'.
+ARGS ?=
+
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/.stamps
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+CPP_FILES = $(shell find csrc tests/cpp bench -name '*.cpp' -o -name '*.h')
+TIDY_FILES = $(shell find csrc -name '*.cpp')
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check check-house check-python check-cpp format bench core clean distclean
+.SECONDARY:
+
+help:
+	@echo 'make demo    one MoE layer of a real model over 4 processes, then a benchmark plot'
+	@echo 'make test    all tests: Python, several processes, C++ plain and under sanitizers'
+	@echo 'make check   formatting, linters, types, house rules'
+	@echo 'make bench   the full benchmark, beside oneCCL, Intel MPI and MPICH'
+	@echo 'make format  formats Python and C++ in place'
+	@echo 'make clean   removes what was built (distclean: the environment $(VENV) as well)'
+	@echo "Settings: PYTHON=$(PYTHON) TORCH='$(TORCH)' VENV=$(VENV) JOBS=$(JOBS) ARGS='...' for the tool"
+
+demo: core $(STAMPS)/extra-demo
+	@echo '== one MoE layer of a real model, its experts over 4 processes'
+	$(BIN)/python examples/qwen3_moe_layer.py
+	@echo '== benchmark: build/demo.png'
+	@mkdir -p build
+	$(BIN)/symmoe bench --quick --plot build/demo.png
+
+test: core $(STAMPS)/extra-test
+	@echo '== tests'
+	$(BIN)/python -m pytest $(ARGS)
+
+bench: core $(STAMPS)/extra-plot
+	@echo '== peers to compare with'
+	bash bench/install_peers.sh $(VENV)
+	@echo '== benchmark'
+	$(BIN)/symmoe bench $(ARGS)
+
+check: check-house check-python check-cpp
+
+check-house: $(STAMPS)/venv
+	@echo '== house rules'
+	$(BIN)/python tools/check_house.py
+
+check-python: core $(STAMPS)/extra-dev $(STAMPS)/extra-test
+	@echo '== ruff, mypy'
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+check-cpp: $(STAMPS)/extra-dev
+	@echo '== clang-format, clang-tidy'
+	$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
+	@PATH="$(abspath $(BIN)):$$PATH" cmake --log-level=NOTICE -S . -B build/check -G Ninja \
+	  -DPython_EXECUTABLE=$(abspath $(BIN))/python
+	@printf '%s\n' $(TIDY_FILES) | xargs -P $(JOBS) -n 1 $(BIN)/clang-tidy --quiet -p build/check \
+	  2>&1 | { grep -Ev '^[0-9]+ warnings? generated\.$$' || true; }
+
+format: $(STAMPS)/extra-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP_FILES)
+
+# The compiled module, in place; a moment when nothing has changed.
+core: $(STAMPS)/package
+	@$(BIN)/python setup.py -q build_ext --inplace
+
+$(STAMPS)/venv:
+	@echo '== environment $(VENV)'
+	@command -v g++ >/dev/null || { echo 'g++ is needed: apt-get install g++'; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo 'venv is needed: apt-get install python3-venv'; exit 1; }
+	@mkdir -p $(STAMPS) && touch $@
+
+# Installed here, so that the package is built without isolation, which would download them again.
+$(STAMPS)/build-tools: $(STAMPS)/venv
+	@echo '== build tools'
+	@$(PIP) install 'setuptools>=77' 'pybind11>=2.13'
+	@command -v ninja >/dev/null || $(PIP) install ninja
+	@printf '3.25\n%s\n' "$$(cmake --version 2>/dev/null | sed -n 's/^cmake version //p')" \
+	  | sort -V -C || $(PIP) install 'cmake>=3.25'
+	@touch $@
+
+# First and by itself: a plain `torch` would take a build with CUDA, several GB.
+$(STAMPS)/torch: $(STAMPS)/venv
+	@echo '== $(TORCH)'
+	@$(PIP) install $(TORCH)
+	@touch $@
+
+$(STAMPS)/package: pyproject.toml setup.py $(STAMPS)/build-tools $(STAMPS)/torch
+	@echo '== symmoe, editable'
+	@$(PIP) install --no-build-isolation -e .
+	@touch $@
+
+$(STAMPS)/extra-%: $(STAMPS)/package
+	@echo '== requirements for: $*'
+	@$(PIP) install --no-build-isolation -e '.[$*]'
+	@touch $@
+
+clean:
+	rm -rf build dist python/*.egg-info python/symmoe/_core*.so
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -path ./$(VENV) -prune -o -name __pycache__ -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf $(VENV)

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace symmoe {
+
+// The caller gave a wrong value: nothing was written, the group goes on. Becomes ValueError.
+struct InvalidArgument : std::invalid_argument {
+  using std::invalid_argument::invalid_argument;
+};
+
+// Everything that is not the caller's input derives from Error, which becomes symmoe.SymmoeError.
+struct Error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// The operating system refused something (the message carries the call and errno's text).
+struct SystemError : Error {
+  using Error::Error;
+};
+
+// No memory for a window.
+struct OutOfMemory : Error {
+  using Error::Error;
+};
+
+// A peer process ended, or closed the group, while this rank needed it.
+struct PeerLost : Error {
+  using Error::Error;
+};
+
+// A peer did not arrive before the deadline.
+struct DeadlineExceeded : Error {
+  using Error::Error;
+};
+
+// An earlier failure of a collective left the ranks in unknown states.
+struct Poisoned : Error {
+  using Error::Error;
+};
+
+// The group was closed, or the process is a fork of the one that made it.
+struct Closed : Error {
+  using Error::Error;
+};
+
+// Ranks made different calls in the same place.
+struct Mismatch : Error {
+  using Error::Error;
+};
+
+// SystemError with "<what>: <strerror(errno)>".
+[[noreturn]] void throw_errno(const std::string& what);
+
+}  // namespace symmoe

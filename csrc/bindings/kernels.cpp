@@ -1,0 +1,74 @@
+#include "kernels/cpu/kernels.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "bindings/bindings.h"
+
+namespace py = pybind11;
+
+namespace symmoe::bindings {
+namespace {
+
+DType dtype_from(int number) {
+  if (number < 0 || number > static_cast<int>(DType::kFloat32)) {
+    throw InvalidArgument("there is no element type number " + std::to_string(number));
+  }
+  return static_cast<DType>(number);
+}
+
+void topk_reduce(uintptr_t input, uintptr_t weights, uintptr_t index, uintptr_t output,
+                 int64_t tokens, int64_t slots, int64_t hidden, int64_t pairs,
+                 std::optional<float> scale, int input_type, int output_type, int weights_type,
+                 bool index_is_64bit, int threads) {
+  const kernels::TopkReduceArgs args{.input = pointer<const void>(input),
+                                     .weights = pointer<const void>(weights),
+                                     .index = pointer<const void>(index),
+                                     .output = pointer<void>(output),
+                                     .tokens = tokens,
+                                     .slots = slots,
+                                     .hidden = hidden,
+                                     .pairs = pairs,
+                                     .scale = scale.value_or(1.0F),
+                                     .has_scale = scale.has_value(),
+                                     .input_type = dtype_from(input_type),
+                                     .output_type = dtype_from(output_type),
+                                     .weights_type = dtype_from(weights_type),
+                                     .index_is_64bit = index_is_64bit};
+  const py::gil_scoped_release release;
+  kernels::topk_reduce(args, threads);
+}
+
+void rank_reduce(const std::vector<uintptr_t>& sources, uintptr_t output, int64_t count, int dtype,
+                 int threads) {
+  std::vector<const void*> pointers;
+  for (const uintptr_t source : sources) pointers.push_back(pointer<const void>(source));
+  const kernels::RankReduceArgs args{.sources = pointers.data(),
+                                     .ranks = static_cast<int>(pointers.size()),
+                                     .output = pointer<void>(output),
+                                     .count = count,
+                                     .type = dtype_from(dtype)};
+  const py::gil_scoped_release release;
+  kernels::rank_reduce(args, threads);
+}
+
+}  // namespace
+
+void bind_kernels(py::module_& module) {
+  module.def("isa_name", &kernels::isa_name);
+  module.def("available_isas", &kernels::available_isas);
+  module.def("set_isa", [](const std::string& name) { kernels::set_isa(name); }, py::arg("name"));
+  module.def("topk_reduce", &topk_reduce, py::arg("input"), py::arg("weights"), py::arg("index"),
+             py::arg("output"), py::arg("tokens"), py::arg("slots"), py::arg("hidden"),
+             py::arg("pairs"), py::arg("scale"), py::arg("input_type"), py::arg("output_type"),
+             py::arg("weights_type"), py::arg("index_is_64bit"), py::arg("threads"));
+  module.def("rank_reduce", &rank_reduce, py::arg("sources"), py::arg("output"), py::arg("count"),
+             py::arg("dtype"), py::arg("threads"));
+}
+
+}  // namespace symmoe::bindings

@@ -1,0 +1,157 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "collectives/control_block.h"
+#include "collectives/exchange.h"
+#include "collectives/peer_watch.h"
+#include "collectives/plan.h"
+#include "pool/pool.h"
+#include "sync/adaptive_wait.h"
+#include "windows/window.h"
+
+namespace symmoe {
+
+// Bounds per-call tables; one host has no more ranks than this.
+constexpr int kMaxRanks = 64;
+
+struct EngineConfig {
+  WaitPolicy wait;
+  PoolConfig pool;
+  bool check = false;                  // compare calls across roles before each one
+  int64_t stall_ns = 2'000'000'000;    // check mode: see PeerWatch
+};
+
+// Calls served, by path.
+struct CallCounts {
+  std::atomic<uint64_t> pull = 0;
+  std::atomic<uint64_t> staged = 0;
+  std::atomic<uint64_t> gather = 0;
+  std::atomic<uint64_t> gather_staged = 0;
+  std::atomic<uint64_t> fallback = 0;
+};
+
+// One rank's part in a group whose ranks share windows. Methods may be called from several threads,
+// one thread per lane. Whatever throws anything but InvalidArgument or Mismatch has poisoned the
+// group: the ranks no longer agree about the state of their flags.
+class Engine {
+ public:
+  // `blocks[r]` is rank r's control block, mapped here and zeroed before any rank started; `source`
+  // and `liveness` outlive the engine.
+  Engine(int rank, std::vector<ControlBlock*> blocks, WindowSource* source, Liveness* liveness,
+         const EngineConfig& config);
+
+  int rank() const { return rank_; }
+  int world() const { return static_cast<int>(blocks_.size()); }
+
+  // The current buffer of (role, lane), at least `bytes` large, which no peer reads any more; null
+  // if there can be none, with the reason in refusal(). Idempotent until the buffer is reduced.
+  std::shared_ptr<Buffer> acquire(Role role, int lane, size_t bytes);
+  // The same for a buffer that acquire gave before; false if it was outgrown since.
+  bool rearm(Buffer& buffer);
+  std::string refusal() const;
+
+  // Each: collective. `output` takes plan.output_bytes(). False: some rank had no window for the
+  // call, so that all ranks must take their fallback now; nothing was written.
+  // From a pool buffer, at `offset`: zero staging.
+  bool reduce_scatter(const Plan& plan, Buffer& buffer, size_t offset, void* output, int threads);
+  bool all_gather(const Plan& plan, Buffer& buffer, size_t offset, void* output, int threads);
+  // From any other memory of plan.input_bytes(). `output` may be the own rows of `input`.
+  bool reduce_scatter_staged(const Plan& plan, const void* input, void* output, int threads);
+  bool all_gather_staged(const Plan& plan, const void* input, void* output, int threads);
+
+  // Barrier in front of a fallback; Mismatch on all ranks if `text` differs.
+  void agree(Role role, int lane, const std::string& text);
+  // What check mode does before each call.
+  void check_call(int lane, const std::string& text);
+
+  // Collective. Makes buffers for lanes 0..lanes-1; empty if every rank has them, else the reason:
+  // then no rank keeps any, and from now on acquire refuses such sizes on all ranks.
+  std::string reserve(Role role, int lanes, size_t bytes, bool pin);
+  // Collective. Gives back outgrown buffers; the memory is free on return.
+  void trim();
+  // Collective. No graph uses any buffer any more.
+  void release_graphs();
+  void retain(Buffer& buffer);
+
+  std::shared_ptr<Buffer> find(const void* address, size_t* offset) const;
+  bool overlaps(const void* address, size_t bytes) const;
+
+  // Throws Closed, Poisoned, or PeerLost if the group cannot do another call.
+  void check();
+  void poison(PoisonNote::Kind kind, const std::string& reason);
+  void close();
+  PoolStats pool_stats() const { return pool_.stats(); }
+  const CallCounts& counts() const { return counts_; }
+
+ private:
+  Endpoint& endpoint(Role role, int lane);
+  void require_usable(const char* operation) const;
+  void require_output_outside(const Plan& plan, const void* output) const;
+  void refuse(const std::string& reason);
+  Posting posting_from(const Plan& plan, Buffer& buffer, size_t offset) const;
+  std::shared_ptr<Buffer> stage_for(const Plan& plan, size_t bytes);
+  bool pull(Exchange& exchange, const Plan& plan, const Posting& posting, const void* own_rows,
+            void* output, int threads);
+  bool gather(Exchange& exchange, const Plan& plan, const Posting& posting, const void* own_rows,
+              void* output, int threads);
+  std::string administrate(const char* operation, const std::string& request,
+                           const std::string& failure);
+  bool settled(const Buffer& buffer) const;
+
+  // Runs `body`; whatever escapes it poisons the group, but for the caller's own mistakes.
+  template <typename Body>
+  auto guarded(Body&& body);
+
+  int rank_;
+  std::vector<ControlBlock*> blocks_;
+  WindowSource* source_;
+  Liveness* liveness_;
+  EngineConfig config_;
+  uint64_t generation_;  // of forks, at creation
+  PeerWatch watch_;
+  Pool pool_;
+  std::deque<Endpoint> calls_;   // by role and lane (a deque: endpoints never move)
+  std::deque<Endpoint> checks_;  // by lane
+  Endpoint administration_;
+  CallCounts counts_;
+  std::mutex close_mutex_;
+  std::atomic<bool> closed_ = false;
+  std::mutex poison_mutex_;
+  std::atomic<bool> poisoned_ = false;  // the own note can be read
+  mutable std::mutex refusal_mutex_;
+  std::string refusal_;
+};
+
+template <typename Body>
+auto Engine::guarded(Body&& body) {
+  try {
+    return body();
+  } catch (const InvalidArgument&) {
+    throw;
+  } catch (const CrossedCalls& error) {
+    poison(PoisonNote::Kind::kCrossedCalls, error.what());
+    throw;
+  } catch (const Mismatch&) {
+    throw;  // every rank saw it in the same place
+  } catch (const PeerLost& error) {
+    poison(PoisonNote::Kind::kPeerLost, error.what());
+    throw;
+  } catch (const DeadlineExceeded& error) {
+    poison(PoisonNote::Kind::kDeadline, error.what());
+    throw;
+  } catch (const std::exception& error) {
+    poison(PoisonNote::Kind::kOther, error.what());
+    throw;
+  }
+}
+
+}  // namespace symmoe

@@ -1,0 +1,57 @@
+#include "collectives/exchange.h"
+
+#include <string>
+
+#include "base/error.h"
+
+namespace symmoe {
+
+Exchange::Exchange(Endpoint& endpoint, const char* operation)
+    : endpoint_(endpoint), operation_(operation) {
+  if (endpoint_.busy.test_and_set(std::memory_order_acquire)) {
+    throw InvalidArgument(std::string(operation) + ": another thread is in a call on " +
+                          endpoint_.channel.name() + "; use one lane per thread");
+  }
+}
+
+Exchange::~Exchange() { endpoint_.busy.clear(std::memory_order_release); }
+
+void Exchange::open() { endpoint_.channel.guard(endpoint_.channel.epoch(), operation_); }
+
+bool Exchange::meet(const Posting& posting) {
+  endpoint_.channel.publish(posting);
+  endpoint_.channel.await_peers(operation_);
+  require_same_signature();
+  for (int rank = 0; rank < endpoint_.channel.ranks(); ++rank) {
+    if (endpoint_.channel.line(rank).ordinal == Posting::kNoWindow) return false;
+  }
+  return true;
+}
+
+void Exchange::require_same_signature() {
+  const Channel& channel = endpoint_.channel;
+  for (int rank = 1; rank < channel.ranks(); ++rank) {
+    const FlagLine& first = channel.line(0);
+    const FlagLine& other = channel.line(rank);
+    if (other.signature == first.signature) continue;
+    const std::string message =
+        std::string(operation_) + " (" + channel.name() + "), rank " +
+        std::to_string(channel.rank()) + ", epoch " + std::to_string(channel.epoch()) +
+        ": ranks made different calls. Rank 0: " + first.text + ". Rank " + std::to_string(rank) +
+        ": " + other.text;
+    finish();  // every rank sees the same and is as far as this one: the group can go on
+    throw Mismatch(message);
+  }
+}
+
+const std::byte* Exchange::rows_of(int rank, WindowSource& source) {
+  const FlagLine& line = endpoint_.channel.line(rank);
+  Endpoint::PeerWindow& known = endpoint_.peers[static_cast<size_t>(rank)];
+  if (known.ordinal != line.ordinal) {
+    known.base = source.address(rank, line.ordinal);
+    known.ordinal = line.ordinal;
+  }
+  return known.base + line.offset;
+}
+
+}  // namespace symmoe

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "collectives/control_block.h"
+#include "sync/adaptive_wait.h"
+#include "windows/window.h"
+
+namespace symmoe {
+
+// Ranks wait for each other in different calls: unlike other mismatches, their flags now differ.
+struct CrossedCalls : Mismatch {
+  using Mismatch::Mismatch;
+};
+
+// Tells a waiting rank when there is no point in going on: the peer's process ended, it gave up
+// (poisoned), or, in check mode, it waits in another call itself.
+class PeerWatch : public Watch {
+ public:
+  // `stall_ns`: in check mode, how long two ranks may wait for each other in different lanes before
+  // that counts as a mismatch; 0: check mode is off.
+  PeerWatch(int rank, std::vector<ControlBlock*> blocks, Liveness* liveness, int64_t stall_ns);
+
+  void look(int rank, int64_t waited_ns, const std::string& context) override;
+
+ private:
+  void look_for_poison(int rank, const std::string& context) const;
+  void look_for_stall(int rank, const std::string& context) const;
+
+  int rank_;
+  std::vector<ControlBlock*> blocks_;
+  Liveness* liveness_;
+  int64_t stall_ns_;
+};
+
+}  // namespace symmoe

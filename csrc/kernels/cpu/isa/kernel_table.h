@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+// What one instruction set provides. This header and the others in this folder are seen by files
+// that are compiled for different instruction sets, so they hold no function that a linker could
+// merge across files (no inline function with external linkage, no standard templates): it might
+// keep the AVX-512 copy for everybody.
+#define SYMMOE_INLINE inline __attribute__((always_inline))
+
+namespace symmoe::kernels {
+
+// One present slot of a token.
+struct Term {
+  const void* row;
+  float weight;
+};
+
+// How to move the data of a topk_row; neither changes a bit of the result.
+struct TopkStyle {
+  bool stream;      // non-temporal stores
+  bool sequential;  // the rows come from memory, not from the caches
+};
+
+// The kernel may prefetch the rows of this many terms behind the last one of its token.
+constexpr int kTermsAhead = 2;
+
+// Writes one row of `hidden` elements: the weighted sum of `count` terms, times *scale unless null.
+// terms[count] ... terms[count + kTermsAhead - 1] exist as well; their rows are only prefetched.
+using TopkRow = void (*)(const Term* terms, int64_t count, void* output, int64_t hidden,
+                         const float* scale, TopkStyle style);
+
+// Elements [begin, end) of the sum over `ranks` sources.
+using RankRange = void (*)(const void* const* sources, int ranks, void* output, int64_t begin,
+                           int64_t end, bool stream);
+
+// A copy by non-temporal stores.
+using StreamCopy = void (*)(void* destination, const void* source, size_t bytes);
+
+constexpr int kDTypes = 3;  // indexed by the value of DType
+
+struct KernelTable {
+  const char* name;
+  TopkRow topk_row[kDTypes][kDTypes][2];  // [input type][output type][weighted]
+  RankRange rank_range[kDTypes];
+  StreamCopy stream_copy;
+};
+
+namespace plain {
+extern const KernelTable kTable;
+}
+#if defined(__x86_64__)
+namespace avx2 {
+extern const KernelTable kTable;
+}
+namespace avx512 {
+extern const KernelTable kTable;
+}
+#endif
+
+}  // namespace symmoe::kernels

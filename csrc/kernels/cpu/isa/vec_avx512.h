@@ -1,0 +1,96 @@
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/cpu/isa/kernel_table.h"
+
+// Vectors of 16 floats. A Pair holds 32 consecutive elements, either in order (first 16, last 16)
+// or as even and odd elements: bfloat16 splits into the latter with one shift and one mask.
+namespace symmoe::kernels::avx512 {
+namespace {
+
+using Floats = __m512;
+constexpr int kWidth = 16;
+constexpr int kStreamAlignment = 64;
+constexpr int kPanelPairs = 4;  // see kPanelBlocks
+
+struct Pair {
+  Floats first;
+  Floats second;
+};
+
+SYMMOE_INLINE Floats splat(float value) { return _mm512_set1_ps(value); }
+SYMMOE_INLINE Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+SYMMOE_INLINE Floats mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+SYMMOE_INLINE Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+
+SYMMOE_INLINE Pair load_bfloat16(const char* from) {  // even, odd
+  const __m512i bits = _mm512_loadu_si512(from);
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(bits, 16)),
+          _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(-0x10000)))};
+}
+SYMMOE_INLINE Pair load_float16(const char* from) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))),
+          _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 32)))};
+}
+SYMMOE_INLINE Pair load_float32(const char* from) {
+  return {_mm512_loadu_ps(from), _mm512_loadu_ps(from + 64)};
+}
+
+SYMMOE_INLINE Pair even_odd_of(Pair in_order) {
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+  return {_mm512_permutex2var_ps(in_order.first, even, in_order.second),
+          _mm512_permutex2var_ps(in_order.first, odd, in_order.second)};
+}
+SYMMOE_INLINE Pair in_order_of(Pair even_odd) {
+  const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const __m512i high =
+      _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  return {_mm512_permutex2var_ps(even_odd.first, low, even_odd.second),
+          _mm512_permutex2var_ps(even_odd.first, high, even_odd.second)};
+}
+
+// The upper half of each lane is the value rounded to bfloat16. Integer arithmetic, because
+// vcvtneps2bf16 flushes subnormals and keeps NaN payloads; it also needs no AVX512_BF16.
+SYMMOE_INLINE __m512i round_to_upper_half(Floats value) {
+  const __m512i bits = _mm512_castps_si512(value);
+  const __m512i is_odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded =
+      _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), is_odd);
+  const __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+  return _mm512_mask_mov_epi32(rounded, nan, _mm512_set1_epi32(0x7fff0000));
+}
+
+template <bool kStream>
+SYMMOE_INLINE void store_line(char* to, __m512i bits) {
+  if constexpr (kStream) {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), bits);
+  } else {
+    _mm512_storeu_si512(to, bits);
+  }
+}
+template <bool kStream>
+SYMMOE_INLINE void store_bfloat16(char* to, Pair even_odd) {
+  const __m512i even = _mm512_srli_epi32(round_to_upper_half(even_odd.first), 16);
+  const __m512i odd = round_to_upper_half(even_odd.second);
+  store_line<kStream>(to, _mm512_mask_blend_epi16(0xaaaaaaaau, even, odd));
+}
+template <bool kStream>
+SYMMOE_INLINE void store_float16(char* to, Pair in_order) {
+  const __m256i low = _mm512_cvtps_ph(in_order.first, _MM_FROUND_TO_NEAREST_INT);
+  const __m256i high = _mm512_cvtps_ph(in_order.second, _MM_FROUND_TO_NEAREST_INT);
+  store_line<kStream>(to, _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
+}
+template <bool kStream>
+SYMMOE_INLINE void store_float32(char* to, Pair in_order) {
+  store_line<kStream>(to, _mm512_castps_si512(in_order.first));
+  store_line<kStream>(to + 64, _mm512_castps_si512(in_order.second));
+}
+
+SYMMOE_INLINE void finish_stream() { _mm_sfence(); }
+
+}  // namespace
+}  // namespace symmoe::kernels::avx512

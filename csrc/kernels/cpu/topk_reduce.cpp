@@ -1,0 +1,170 @@
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "kernels/cpu/float_env.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/isa/float16.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/thread_team.h"
+#include "kernels/cpu/thresholds.h"
+
+namespace symmoe::kernels {
+namespace {
+
+template <typename T>
+T read(const void* base, int64_t position) {
+  T value;  // memcpy, because the address may have any alignment
+  std::memcpy(&value, static_cast<const char*>(base) + position * int64_t{sizeof(T)}, sizeof(T));
+  return value;
+}
+
+int64_t index_at(const TopkReduceArgs& args, int64_t position) {
+  return args.index_is_64bit ? read<int64_t>(args.index, position)
+                             : read<int32_t>(args.index, position);
+}
+
+float weight_at(const TopkReduceArgs& args, int64_t position) {
+  switch (args.weights_type) {
+    case DType::kBFloat16:
+      return plain::bits_as<float>(uint32_t{read<uint16_t>(args.weights, position)} << 16);
+    case DType::kFloat16:
+      return plain::float_of_float16(read<uint16_t>(args.weights, position));
+    case DType::kFloat32:
+      break;
+  }
+  return read<float>(args.weights, position);
+}
+
+template <typename T>
+bool any_out_of_range(const TopkReduceArgs& args) {
+  uint64_t bad = 0;
+  const uint64_t most = static_cast<uint64_t>(args.pairs);
+  for (int64_t i = 0; i < args.tokens * args.slots; ++i) {
+    // -1 becomes 0, and what is below -1 becomes huge.
+    bad |= static_cast<uint64_t>(int64_t{read<T>(args.index, i)}) + 1 > most;
+  }
+  return bad != 0;
+}
+
+void check_index(const TopkReduceArgs& args) {
+  if (!(args.index_is_64bit ? any_out_of_range<int64_t>(args) : any_out_of_range<int32_t>(args))) {
+    return;
+  }
+  for (int64_t i = 0; i < args.tokens * args.slots; ++i) {
+    const int64_t value = index_at(args, i);
+    if (value >= -1 && value < args.pairs) continue;
+    throw InvalidArgument("topk_reduce: index[" + std::to_string(i / args.slots) + ", " +
+                          std::to_string(i % args.slots) + "] is " + std::to_string(value) +
+                          ", must be -1 or a row of input (0 to " + std::to_string(args.pairs - 1) +
+                          ")");
+  }
+}
+
+void validate(const TopkReduceArgs& args) {
+  const auto wrong = [](const std::string& what) { throw InvalidArgument("topk_reduce: " + what); };
+  if (args.tokens < 0 || args.slots < 0 || args.hidden < 0 || args.pairs < 0) {
+    wrong("negative size: tokens " + std::to_string(args.tokens) + ", slots " +
+          std::to_string(args.slots) + ", hidden " + std::to_string(args.hidden) + ", pairs " +
+          std::to_string(args.pairs));
+  }
+  if (args.weights != nullptr && args.weights_type != DType::kFloat32 &&
+      args.weights_type != args.input_type) {
+    wrong(std::string("weights are ") + name_of(args.weights_type) +
+          ", must be float32 or the input's " + name_of(args.input_type));
+  }
+  if (args.index != nullptr) check_index(args);
+  if (args.tokens == 0 || args.hidden == 0) return;
+  if (args.output == nullptr) wrong("output is null");
+  const int64_t rows = args.index != nullptr ? args.pairs : args.tokens * args.slots;
+  if (args.input == nullptr && rows > 0) wrong("input is null");
+}
+
+struct Job {
+  const TopkReduceArgs* args;
+  TopkRow kernel;
+  int parts;
+  TopkStyle style;
+  Term* terms;  // terms_per_part for each part
+  int64_t terms_per_part;
+};
+
+// Appends the present slots of a token, in order; returns how many.
+int64_t gather_terms(const TopkReduceArgs& args, int64_t token, Term* terms) {
+  const int64_t row_bytes = args.hidden * static_cast<int64_t>(size_of(args.input_type));
+  int64_t count = 0;
+  for (int64_t position = token * args.slots; position < (token + 1) * args.slots; ++position) {
+    const int64_t row = args.index != nullptr ? index_at(args, position) : position;
+    if (row < 0) continue;
+    terms[count++] = {static_cast<const char*>(args.input) + row * row_bytes,
+                      args.weights != nullptr ? weight_at(args, position) : 1.0f};
+  }
+  return count;
+}
+
+// Tokens are gathered in batches, so that the kernel sees the rows behind those of its token.
+constexpr int64_t kBatchTokens = 64;
+constexpr int64_t kBatchTerms = 256;
+
+void run_part(void* context, int part) {
+  const Job& job = *static_cast<const Job*>(context);
+  const TopkReduceArgs& args = *job.args;
+  const int64_t row_bytes = args.hidden * static_cast<int64_t>(size_of(args.output_type));
+  Term* const terms = job.terms + part * job.terms_per_part;
+  const float* scale = args.has_scale ? &args.scale : nullptr;
+  const int64_t end = args.tokens * (part + 1) / job.parts;
+  char* output = static_cast<char*>(args.output);
+  const FloatEnv env;
+  for (int64_t token = args.tokens * part / job.parts; token < end;) {
+    int64_t counts[kBatchTokens];
+    int64_t tokens = 0;
+    Term* last = terms;
+    while (tokens < kBatchTokens && token + tokens < end &&
+           last - terms + args.slots + kTermsAhead <= job.terms_per_part) {
+      counts[tokens] = gather_terms(args, token + tokens, last);
+      last += counts[tokens++];
+    }
+    for (int i = 0; i < kTermsAhead; ++i) last[i] = {args.input, 0.0f};
+    const Term* next = terms;
+    for (int64_t i = 0; i < tokens; ++i) {
+      job.kernel(next, counts[i], output + (token + i) * row_bytes, args.hidden, scale, job.style);
+      next += counts[i];
+    }
+    token += tokens;
+  }
+}
+
+}  // namespace
+
+void topk_reduce(const TopkReduceArgs& args, int threads) {
+  validate(args);
+  if (args.tokens == 0 || args.hidden == 0) return;
+  const KernelTable& table = kernel_table();
+  const int64_t elements = args.tokens * args.hidden;
+  const int64_t output_bytes = elements * static_cast<int64_t>(size_of(args.output_type));
+  const int64_t input_bytes =
+      elements * args.slots * static_cast<int64_t>(size_of(args.input_type));
+  Job job{};
+  job.args = &args;
+  job.kernel = table.topk_row[static_cast<int>(args.input_type)][static_cast<int>(args.output_type)]
+                             [args.weights != nullptr];
+  job.parts = threads <= 1 ? 1
+                           : static_cast<int>(std::min<int64_t>(
+                                 args.tokens, useful_threads(threads, input_bytes + output_bytes)));
+  job.style = {output_bytes >= kStreamBytes, input_bytes >= kBeyondPrivateCaches};
+
+  Term few[kBatchTerms];
+  std::vector<Term> many;
+  job.terms = few;
+  job.terms_per_part = std::max(kBatchTerms, args.slots + kTermsAhead);
+  if (job.parts > 1 || job.terms_per_part > kBatchTerms) {
+    many.resize(static_cast<size_t>(job.parts * job.terms_per_part));
+    job.terms = many.data();
+  }
+  if (job.parts == 1) return run_part(&job, 0);
+  run_parts(job.parts, run_part, &job);
+}
+
+}  // namespace symmoe::kernels

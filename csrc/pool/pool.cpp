@@ -1,0 +1,164 @@
+#include "pool/pool.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace symmoe {
+namespace {
+
+// An outgrown buffer is replaced by one at least this many times as large.
+constexpr size_t kGrowthFactor = 2;
+
+// References that a buffer at rest has: the pool's own.
+constexpr long kOwnReferences = 1;
+
+size_t round_up(size_t bytes, size_t granularity) {
+  return (bytes + granularity - 1) / granularity * granularity;
+}
+
+}  // namespace
+
+Pool::Pool(WindowSource* source, PoolConfig config, Settled settled)
+    : source_(source), config_(config), settled_(std::move(settled)) {}
+
+// Only forgets: views that are still alive keep their memory (Window::memory).
+Pool::~Pool() = default;
+
+size_t Pool::index(const Slot& slot) {
+  return (static_cast<size_t>(slot.role) * kMaxLanes + static_cast<size_t>(slot.lane)) * kUses +
+         static_cast<size_t>(slot.use);
+}
+
+std::optional<std::string> Pool::refuses(size_t bytes) const {
+  if (config_.max_buffer_bytes != 0 && bytes > config_.max_buffer_bytes) {
+    return std::to_string(bytes) + " bytes exceed max_buffer_bytes=" +
+           std::to_string(config_.max_buffer_bytes);
+  }
+  const std::lock_guard lock(mutex_);
+  if (limit_bytes_ && bytes > *limit_bytes_) return limit_reason_;
+  return std::nullopt;
+}
+
+size_t Pool::capacity_for(size_t bytes, size_t old_bytes) const {
+  size_t capacity = round_up(std::max(bytes, kGrowthFactor * old_bytes), config_.granularity);
+  // The cap binds the headroom, never the request itself, which refuses() has let pass.
+  if (config_.max_buffer_bytes != 0) capacity = std::min(capacity, config_.max_buffer_bytes);
+  if (limit_bytes_) capacity = std::min(capacity, *limit_bytes_);
+  return std::max(capacity, bytes);
+}
+
+std::shared_ptr<Buffer> Pool::get(const Slot& slot, size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  Buffer*& current = current_[index(slot)];
+  if (current == nullptr || current->window.bytes < bytes) {
+    trim_locked();
+    auto grown = std::make_shared<Buffer>();
+    grown->window = source_->create(capacity_for(bytes, current ? current->window.bytes : 0));
+    grown->slot = slot;
+    buffers_.push_back(grown);
+    if (current != nullptr) {
+      current->retired = true;
+      ++growths_;
+    }
+    current = grown.get();
+    size_t held = 0;
+    for (const auto& buffer : buffers_) held += buffer->window.bytes;
+    peak_bytes_ = std::max(peak_bytes_, held);
+    return grown;
+  }
+  return shared_locked(current);
+}
+
+std::shared_ptr<Buffer> Pool::current(const Slot& slot) const {
+  const std::lock_guard lock(mutex_);
+  return shared_locked(current_[index(slot)]);
+}
+
+std::shared_ptr<Buffer> Pool::shared_locked(const Buffer* buffer) const {
+  const auto found = std::find_if(buffers_.begin(), buffers_.end(),
+                                  [&](const auto& held) { return held.get() == buffer; });
+  return found == buffers_.end() ? nullptr : *found;
+}
+
+void Pool::revert(const std::shared_ptr<Buffer>& buffer, const std::shared_ptr<Buffer>& previous) {
+  if (buffer == previous) return;
+  const std::lock_guard lock(mutex_);
+  current_[index(buffer->slot)] = previous.get();
+  if (previous != nullptr) {
+    previous->retired = false;
+    --growths_;
+  }
+  std::erase(buffers_, buffer);
+  source_->drop(buffer->window);
+}
+
+void Pool::limit(size_t bytes, const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  limit_bytes_ = bytes;
+  limit_reason_ = reason;
+}
+
+void Pool::trim() {
+  const std::lock_guard lock(mutex_);
+  trim_locked();
+}
+
+void Pool::trim_locked() {
+  for (auto each = buffers_.begin(); each != buffers_.end();) {
+    const bool held = (*each)->pinned || each->use_count() > kOwnReferences;
+    if (!(*each)->retired || held || !settled_(**each)) {
+      ++each;
+      continue;
+    }
+    // Forgotten first: the announcement may throw.
+    const std::shared_ptr<Buffer> last = std::move(*each);
+    each = buffers_.erase(each);
+    source_->drop(last->window);
+  }
+}
+
+void Pool::unpin_all() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& buffer : buffers_) buffer->pinned = false;
+}
+
+std::shared_ptr<Buffer> Pool::find(const std::byte* address, size_t* offset) const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& buffer : buffers_) {
+    const Window& window = buffer->window;
+    if (address < window.base || address >= window.base + window.bytes) continue;
+    *offset = static_cast<size_t>(address - window.base);
+    return buffer;
+  }
+  return nullptr;
+}
+
+bool Pool::overlaps(const std::byte* begin, size_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(buffers_.begin(), buffers_.end(), [&](const auto& buffer) {
+    const Window& window = buffer->window;
+    return begin < window.base + window.bytes && window.base < begin + bytes;
+  });
+}
+
+PoolStats Pool::stats() const {
+  const std::lock_guard lock(mutex_);
+  PoolStats stats;
+  stats.peak_bytes = peak_bytes_;
+  stats.growths = growths_;
+  stats.buffers = buffers_.size();
+  for (const auto& buffer : buffers_) {
+    const size_t bytes = buffer->window.bytes;
+    if (buffer->pinned) stats.pinned_bytes += bytes;
+    if (buffer->retired) {
+      stats.retired_bytes += bytes;
+      if (buffer.use_count() > kOwnReferences) stats.view_bytes += bytes;
+    } else {
+      stats.live_bytes += bytes;
+      if (buffer->slot.use == Use::kStage) stats.stage_bytes += bytes;
+    }
+  }
+  return stats;
+}
+
+}  // namespace symmoe

@@ -1,0 +1,95 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "pool/buffer.h"
+#include "windows/window.h"
+
+namespace symmoe {
+
+struct PoolConfig {
+  size_t granularity = size_t{2} << 20;
+  size_t max_buffer_bytes = 0;  // cap of one buffer; 0: none
+};
+
+// Bytes of this rank's windows. "At rest" (nothing pinned, no views of retired buffers, after a
+// trim) live_bytes is at most twice the largest request plus one granule per slot.
+struct PoolStats {
+  size_t live_bytes = 0;     // current buffers
+  size_t stage_bytes = 0;    // the part of live_bytes that only staging uses
+  size_t retired_bytes = 0;  // outgrown, not given back yet
+  size_t view_bytes = 0;     // the part of retired_bytes that live views hold
+  size_t pinned_bytes = 0;   // live or retired, held for graphs
+  size_t peak_bytes = 0;     // largest live + retired so far
+  size_t growths = 0;        // buffers that replaced a smaller one
+  size_t buffers = 0;
+};
+
+// The buffers of one rank. A shared_ptr outside the pool (a tensor view) keeps a buffer's memory.
+// Thread-safe; one slot is used by one thread at a time.
+class Pool {
+ public:
+  // Whether all peers have finished reading what a buffer last published.
+  using Settled = std::function<bool(const Buffer&)>;
+
+  Pool(WindowSource* source, PoolConfig config, Settled settled);
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  // The reason why no buffer of `bytes` can be had, whatever its slot holds now; nullopt if one
+  // can. Depends on the configuration and on agreed limits only, so it is equal on all ranks.
+  std::optional<std::string> refuses(size_t bytes) const;
+
+  // The slot's current buffer, at least `bytes` large: grown if need be. Throws OutOfMemory and
+  // leaves everything as it was; the caller has asked refuses() before.
+  std::shared_ptr<Buffer> get(const Slot& slot, size_t bytes);
+
+  std::shared_ptr<Buffer> current(const Slot& slot) const;
+
+  // Undoes the growth that led to `buffer`, which nobody has seen yet, in favour of what current()
+  // gave before (may be null).
+  void revert(const std::shared_ptr<Buffer>& buffer, const std::shared_ptr<Buffer>& previous);
+
+  // From now on no slot grows beyond `bytes` (agreed by all ranks after a failed growth).
+  void limit(size_t bytes, const std::string& reason);
+
+  // Gives back retired buffers that nothing holds any more, in ordinal order.
+  void trim();
+
+  void unpin_all();
+
+  // Buffer that contains `address`, with the offset of it; null if none.
+  std::shared_ptr<Buffer> find(const std::byte* address, size_t* offset) const;
+  bool overlaps(const std::byte* begin, size_t bytes) const;
+
+  PoolStats stats() const;
+
+ private:
+  static size_t index(const Slot& slot);
+
+  size_t capacity_for(size_t bytes, size_t old_bytes) const;
+  std::shared_ptr<Buffer> shared_locked(const Buffer* buffer) const;
+  void trim_locked();
+
+  WindowSource* source_;
+  PoolConfig config_;
+  Settled settled_;
+  mutable std::mutex mutex_;
+  std::vector<std::shared_ptr<Buffer>> buffers_;  // in ordinal order: current and retired ones
+  std::array<Buffer*, size_t{kRoles} * kMaxLanes * kUses> current_{};  // by slot; null: none yet
+  std::optional<size_t> limit_bytes_;
+  std::string limit_reason_;
+  size_t peak_bytes_ = 0;
+  size_t growths_ = 0;
+};
+
+}  // namespace symmoe

@@ -1,0 +1,46 @@
+"""Combines Mixture-of-Experts output across ranks with no staging copy.
+
+    group = symmoe.init()                                          # every rank
+    window = group.acquire("combine", (rows, hidden), torch.bfloat16)
+    symmoe.topk_reduce(expert_out, topk_weights, out=window)       # or any kernel of yours
+    mine = group.reduce_scatter(window)                            # each rank's own rows
+
+`Group.combine` does the last three steps in one call.
+"""
+
+from __future__ import annotations
+
+from ._version import __version__
+from .bootstrap import init
+from .config import Config
+from .decision import Alternative, Decision
+from .errors import (
+    ClosedError,
+    DeadlineError,
+    MismatchError,
+    PeerLostError,
+    PoisonedError,
+    SymmoeError,
+    SystemCallError,
+    WindowMemoryError,
+)
+from .group import Group
+from .topk import topk_reduce
+
+__all__ = [
+    "Alternative",
+    "ClosedError",
+    "Config",
+    "DeadlineError",
+    "Decision",
+    "Group",
+    "MismatchError",
+    "PeerLostError",
+    "PoisonedError",
+    "SymmoeError",
+    "SystemCallError",
+    "WindowMemoryError",
+    "__version__",
+    "init",
+    "topk_reduce",
+]

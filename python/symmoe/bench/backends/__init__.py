@@ -1,0 +1,1 @@
+"""The paths and peers that the benchmark knows, one file for each library."""

@@ -1,0 +1,178 @@
+"""Sets up a group: ranks get to know each other, compare settings and decide on windows together.
+
+Every decision is taken from what all ranks published, by the same rule on each, so that no group is
+ever half set up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import asdict, dataclass
+
+import torch.distributed as dist
+
+from . import _core, cores, topk
+from ._version import __version__
+from .config import Config
+from .errors import MismatchError, SymmoeError
+from .exchange import Exchange, open_exchange
+from .group import Group
+
+MAX_WINDOW_RANKS = 64
+TOKEN_BYTES = 32
+
+
+@dataclass(frozen=True)
+class _Card:
+    """What a rank tells the others about itself."""
+
+    version: str
+    config: str
+    host: str
+    uid: int
+    pid: int
+    affinity: list[int]
+    address: str  # of its listener; empty if it has none
+    trouble: str  # why it has none
+    token: str  # rank 0's counts
+
+
+def init(process_group: dist.ProcessGroup | None = None, config: Config | None = None) -> Group:
+    """Makes a group of the ranks of a process group. Collective.
+
+    Args:
+        process_group: A torch.distributed process group that can serve CPU tensors (gloo). None:
+            the default one, or a world of one where torch.distributed is not initialised.
+        config: Settings, the same on all ranks. None: those of the SYMMOE_* variables.
+
+    Returns:
+        The group; also a context manager. Where windows cannot work (ranks on several hosts, say)
+        it works through the process group; `Group.explain` gives the reason.
+
+    Raises:
+        ValueError: This process is not in `process_group`, or a SYMMOE_* variable is malformed.
+        MismatchError: Ranks differ in settings or version; raised on all of them.
+        DeadlineError: Ranks did not show up within the timeout; the message names them.
+        SymmoeError: The store failed.
+    """
+    settings = Config.from_env() if config is None else config
+    if process_group is None and dist.is_available() and dist.is_initialized():
+        process_group = dist.group.WORLD
+    if process_group is not None and dist.get_rank(process_group) < 0:
+        raise ValueError("init: this process is not a member of process_group")
+    rank = 0 if process_group is None else process_group.rank()
+    world = 1 if process_group is None else process_group.size()
+
+    exchange = open_exchange(process_group, settings.timeout)
+    listener, card = _introduce(settings, rank, world)
+    cards = [_Card(**json.loads(text)) for text in exchange.gather("card", _pack(card))]
+    problem = _difference(cards)
+    if problem:
+        exchange.finish()
+        raise MismatchError(f"init on rank {rank}: {problem}")
+
+    neighbours = [other for other, it in enumerate(cards) if it.host == card.host]
+    share = cores.own_share(
+        card.affinity, [cards[other].affinity for other in neighbours], neighbours.index(rank)
+    )
+    if settings.pin:
+        cores.pin(share)
+    topk.limit_threads(len(share))
+
+    reason = _obstacle(settings, cards)
+    core = None
+    if not reason:
+        core, reason = _open_windows(settings, rank, cards, listener, exchange)
+    exchange.finish()
+    return Group(core, process_group, rank, world, settings, len(share), reason)
+
+
+def _pack(card: _Card) -> str:
+    return json.dumps(asdict(card))
+
+
+def _introduce(config: Config, rank: int, world: int) -> tuple[_core.Listener | None, _Card]:
+    listener = None
+    trouble = ""
+    if config.windows and 1 < world <= MAX_WINDOW_RANKS:
+        try:
+            listener = _core.Listener()
+        except SymmoeError as error:
+            trouble = str(error)
+    card = _Card(
+        version=__version__,
+        config=config.fingerprint(),
+        host=_core.host_identity(),
+        uid=os.getuid(),
+        pid=os.getpid(),
+        affinity=cores.affinity(),
+        address=listener.address if listener else "",
+        trouble=trouble,
+        token=secrets.token_hex(TOKEN_BYTES) if rank == 0 else "",
+    )
+    return listener, card
+
+
+def _difference(cards: list[_Card]) -> str:
+    """What must be equal on all ranks and is not, in words; empty if nothing."""
+    first = cards[0]
+    for rank, card in enumerate(cards):
+        if card.version != first.version:
+            return f"rank 0 runs symmoe {first.version}, rank {rank} runs {card.version}"
+        if card.config != first.config:
+            return f"settings differ: rank 0 has {first.config}; rank {rank} has {card.config}"
+    return ""
+
+
+def _obstacle(config: Config, cards: list[_Card]) -> str:
+    """Why windows cannot be used, from what all ranks know; empty if they can be tried."""
+    first = cards[0]
+    if not config.windows:
+        return "windows are turned off (Config.windows, SYMMOE_WINDOWS)"
+    if len(cards) > MAX_WINDOW_RANKS:
+        return f"{len(cards)} ranks, and windows serve at most {MAX_WINDOW_RANKS}"
+    for rank, card in enumerate(cards):
+        if card.host != first.host:
+            return f"ranks 0 and {rank} are on different hosts ({first.host}, {card.host})"
+        if card.uid != first.uid:
+            return f"ranks 0 and {rank} belong to different users ({first.uid}, {card.uid})"
+        if card.trouble:
+            return f"rank {rank} cannot listen for its peers: {card.trouble}"
+    return ""
+
+
+def _open_windows(
+    config: Config,
+    rank: int,
+    cards: list[_Card],
+    listener: _core.Listener | None,
+    exchange: Exchange,
+) -> tuple[_core.Group | None, str]:
+    """The compiled group, or None and the reason: on all ranks or on none."""
+    settings = _core.GroupConfig()
+    settings.deadline_ns = int(config.timeout * 1e9)
+    settings.spin_ns = int(config.spin_us * 1e3)
+    settings.granularity_bytes = config.granularity
+    settings.max_buffer_bytes = config.max_buffer_bytes or 0
+    settings.check = config.check
+    core = None
+    status = ""
+    try:
+        core = _core.Group(
+            rank,
+            len(cards),
+            [card.address for card in cards],
+            bytes.fromhex(cards[0].token),
+            listener,
+            settings,
+        )
+    except (SymmoeError, OSError, ValueError) as error:
+        status = f"{type(error).__name__}: {error}"
+    for other, text in enumerate(exchange.gather("windows", status)):
+        if text:
+            if core is not None:
+                core.close()
+            return None, f"rank {other} could not set up its windows: {text}"
+    return core, ""

@@ -1,0 +1,108 @@
+"""Settings of a group. All ranks of a group must use the same ones; init compares them."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+PAGE_BYTES = 4096
+_BINARY_UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
+_SWITCH = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
+
+
+def _switch(text: str) -> bool:
+    try:
+        return _SWITCH[text.lower()]
+    except KeyError:
+        raise ValueError("expected 0 or 1") from None
+
+
+def _byte_count(text: str) -> int:
+    shift = _BINARY_UNITS.get(text[-1:].upper(), 0)
+    number = text[:-1] if shift else text
+    if not number.isdecimal():
+        raise ValueError("expected bytes, or a number with K, M, G or T")
+    return int(number) << shift
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of one group.
+
+    Attributes:
+        timeout: Seconds a rank waits for a peer, in init and in every call, before DeadlineError.
+        max_buffer_bytes: Cap of one window; calls that need more use the process group. None: no
+            cap.
+        granularity: Windows are multiples of this many bytes; a power of two of at least one page.
+        spin_us: Microseconds of spinning before a waiting rank sleeps.
+        check: Compare every call across ranks before it starts, so that different calls raise
+            MismatchError on all ranks. Costs a barrier per call.
+        pin: Bind each rank to its share of the processors that it may run on.
+        windows: False forces the process group's collectives.
+    """
+
+    timeout: float = 300.0
+    max_buffer_bytes: int | None = None
+    granularity: int = 2 << 20
+    spin_us: float = 50.0
+    check: bool = False
+    pin: bool = False
+    windows: bool = True
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a setting out of range."""
+        if not (math.isfinite(self.timeout) and self.timeout > 0):
+            raise ValueError(f"Config: timeout must be over 0 seconds, got {self.timeout}")
+        if self.max_buffer_bytes is not None and self.max_buffer_bytes < 1:
+            raise ValueError(
+                f"Config: max_buffer_bytes must be positive or None, got {self.max_buffer_bytes}"
+            )
+        if self.granularity < PAGE_BYTES or self.granularity & (self.granularity - 1):
+            raise ValueError(
+                f"Config: granularity must be a power of two of at least {PAGE_BYTES} bytes, "
+                f"got {self.granularity}"
+            )
+        if not (math.isfinite(self.spin_us) and self.spin_us >= 0):
+            raise ValueError(f"Config: spin_us must not be negative, got {self.spin_us}")
+
+    @classmethod
+    def from_env(cls, environment: Mapping[str, str] | None = None) -> Config:
+        """The settings that SYMMOE_* variables give, defaults for the others.
+
+        Variables: SYMMOE_TIMEOUT (seconds), SYMMOE_MAX_BUFFER_BYTES and SYMMOE_GRANULARITY (bytes,
+        with K, M, G or T for powers of 1024), SYMMOE_SPIN_US, SYMMOE_CHECK, SYMMOE_PIN and
+        SYMMOE_WINDOWS (0 or 1). An empty variable counts as unset.
+
+        Raises:
+            ValueError: A malformed value; the message names the variable.
+        """
+        source = os.environ if environment is None else environment
+        given: dict[str, Any] = {}
+        for name, parse in _PARSERS.items():
+            variable = f"SYMMOE_{name.upper()}"
+            text = source.get(variable, "").strip()
+            if text:
+                try:
+                    given[name] = parse(text)
+                    cls(**{name: given[name]})
+                except ValueError as error:
+                    raise ValueError(f"{variable}={text!r}: {error}") from None
+        return cls(**given)
+
+    def fingerprint(self) -> str:
+        """All settings in words, equal for equal settings."""
+        return ", ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "timeout": float,
+    "max_buffer_bytes": _byte_count,
+    "granularity": _byte_count,
+    "spin_us": float,
+    "check": _switch,
+    "pin": _switch,
+    "windows": _switch,
+}

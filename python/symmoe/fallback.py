@@ -1,0 +1,177 @@
+"""The collectives of torch.distributed, for what windows cannot serve.
+
+The process group's own reduce-scatter picks its own order of addition; where the order matters, or
+the ranks' shares differ, the partial rows are exchanged as bytes and summed here in rank order.
+
+A process group takes its collectives in one order, the same on all ranks. Lanes have no common
+order, so only lane 0 uses collectives; other lanes use messages that carry the lane as their tag.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+
+from . import _core
+from .plans import WINDOW_TYPES, Layout
+
+# Newer torch gives these another name and warns of the old one.
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+# What process groups can add by themselves.
+_REDUCIBLE = frozenset(
+    {
+        torch.bfloat16,
+        torch.float16,
+        torch.float32,
+        torch.float64,
+        torch.int8,
+        torch.uint8,
+        torch.int32,
+        torch.int64,
+    }
+)
+
+
+def reduce_scatter(
+    process_group: dist.ProcessGroup | None,
+    layout: Layout,
+    tensor: torch.Tensor,
+    out: torch.Tensor,
+    in_place: bool,
+    deterministic: bool,
+    threads: int,
+) -> None:
+    """Sums the ranks' partial rows.
+
+    Args:
+        process_group: None: a world of one.
+        layout: The call's geometry.
+        tensor: [rows, hidden], contiguous.
+        out: [own rows, hidden], contiguous.
+        in_place: `out` is the own slice of `tensor`.
+        deterministic: Add in rank order.
+        threads: Threads to add with.
+    """
+    if not any(layout.counts):
+        return
+    if process_group is None or process_group.size() == 1:
+        begin = layout.begins[layout.rank]
+        if not in_place:
+            out.copy_(tensor[begin : begin + layout.out_shape[0]])
+        return
+    reducible = layout.dtype in _REDUCIBLE and layout.lane == 0
+    if layout.even and reducible and not deterministic:
+        target = torch.empty_like(out) if in_place else out
+        _reduce_scatter(target, tensor, group=process_group)
+        if in_place:
+            out.copy_(target)
+        return
+
+    parts = _exchange_parts(process_group, layout, tensor)
+    if layout.dtype in WINDOW_TYPES:
+        if out.numel():
+            _core.rank_reduce(
+                [part.data_ptr() for part in parts],
+                out.data_ptr(),
+                out.numel(),
+                WINDOW_TYPES[layout.dtype],
+                threads,
+            )
+        return
+    out.copy_(parts[0])
+    for part in parts[1:]:
+        out.add_(part)
+
+
+def _exchange_parts(
+    process_group: dist.ProcessGroup, layout: Layout, tensor: torch.Tensor
+) -> list[torch.Tensor]:
+    """What each rank has for this one, by rank: [own rows, hidden] each."""
+    pieces = [
+        tensor[begin : begin + count]
+        for begin, count in zip(layout.begins, layout.counts, strict=True)
+    ]
+    own, hidden = layout.out_shape
+    received = torch.empty((len(pieces), own, hidden), dtype=layout.dtype, device="cpu")
+    if layout.lane == 0:
+        dist.all_to_all_single(
+            received.view(-1, hidden).view(torch.uint8),
+            torch.cat(pieces).view(torch.uint8),
+            output_split_sizes=[own] * len(pieces),
+            input_split_sizes=layout.counts,
+            group=process_group,
+        )
+    else:
+        exchange(process_group, layout.lane, pieces, list(received))
+    return list(received)
+
+
+def exchange(
+    process_group: dist.ProcessGroup,
+    tag: int,
+    outgoing: list[torch.Tensor],
+    incoming: list[torch.Tensor],
+) -> None:
+    """Sends outgoing[r] to each rank r and takes incoming[r] from it; both know their sizes."""
+    me = process_group.rank()
+    works = []
+    for rank, tensor in enumerate(incoming):
+        if rank != me and tensor.numel():
+            peer = dist.get_global_rank(process_group, rank)
+            works.append(dist.irecv(tensor.view(torch.uint8), peer, group=process_group, tag=tag))
+    for rank, tensor in enumerate(outgoing):
+        if rank != me and tensor.numel():
+            peer = dist.get_global_rank(process_group, rank)
+            works.append(dist.isend(tensor.view(torch.uint8), peer, group=process_group, tag=tag))
+    incoming[me].copy_(outgoing[me])
+    for work in works:
+        if work is not None:
+            work.wait()
+
+
+def all_gather(
+    process_group: dist.ProcessGroup | None,
+    layout: Layout,
+    tensor: torch.Tensor,
+    out: torch.Tensor,
+    in_place: bool,
+) -> None:
+    """Collects the ranks' rows.
+
+    Args:
+        process_group: None: a world of one.
+        layout: The call's geometry.
+        tensor: [own rows, hidden], contiguous.
+        out: [rows, hidden], contiguous; padding is left alone.
+        in_place: `tensor` is the own slice of `out`.
+    """
+    if not any(layout.counts):
+        return
+    if process_group is None or process_group.size() == 1:
+        begin = layout.begins[layout.rank]
+        if not in_place:
+            out[begin : begin + layout.in_rows].copy_(tensor)
+        return
+    if layout.lane != 0:
+        pieces = [
+            out[begin : begin + count]
+            for begin, count in zip(layout.begins, layout.counts, strict=True)
+        ]
+        exchange(process_group, layout.lane, [tensor] * len(pieces), pieces)
+        return
+    if layout.even:
+        source = tensor.clone() if in_place else tensor
+        _all_gather(out.view(torch.uint8), source.view(torch.uint8), group=process_group)
+        return
+    most = max(layout.counts)
+    padded = torch.zeros((most, layout.hidden), dtype=layout.dtype, device="cpu")
+    padded[: layout.in_rows].copy_(tensor)
+    collected = torch.empty(
+        (len(layout.counts) * most, layout.hidden), dtype=layout.dtype, device="cpu"
+    )
+    _all_gather(collected, padded, group=process_group)
+    collected = collected.view(layout.dtype)
+    for r, (begin, count) in enumerate(zip(layout.begins, layout.counts, strict=True)):
+        out[begin : begin + count].copy_(collected[r * most : r * most + count])

@@ -1,0 +1,233 @@
+"""The top-k weighted sum: what is left of a token's experts on this rank, as one row.
+
+Per token, in fp32: acc = the first present term (weight x element, or the element without weights),
+then acc = fma(weight, element, acc) over the present slots in order; 0 if none is present; times
+scale; one rounding to the output's type. The bits do not depend on processor or threads.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+import torch
+
+from . import _core
+from .plans import WINDOW_TYPES, check_input, check_stream, check_tensor, name_of
+
+_thread_limit = len(os.sched_getaffinity(0))
+
+
+def limit_threads(count: int) -> None:
+    """From now on at most `count` threads per call outside of groups: this rank's share."""
+    global _thread_limit
+    _thread_limit = min(_thread_limit, count)
+
+
+class Terms(NamedTuple):
+    """The checked arguments of a top-k sum, but for the output.
+
+    Attributes:
+        tokens: M.
+        slots: K.
+        hidden: H.
+        pairs: Rows of expert output, where an index says which belongs to what.
+        dtype: Of the expert output.
+        input_at: Its address.
+        weights_at: Address of the weights, 0 without.
+        index_at: Address of the index, 0 without.
+        weights_type: The core's number.
+        index_is_64bit: Whether the index is int64.
+        scale: Factor, or None.
+    """
+
+    tokens: int
+    slots: int
+    hidden: int
+    pairs: int
+    dtype: torch.dtype
+    input_at: int
+    weights_at: int
+    index_at: int
+    weights_type: int
+    index_is_64bit: bool
+    scale: float | None
+
+
+def check_terms(
+    where: str,
+    expert_out: torch.Tensor,
+    topk_weights: torch.Tensor | None,
+    index: torch.Tensor | None,
+    scale: float | None,
+) -> Terms:
+    """Checks everything about a top-k sum but its output, and the values in `index`.
+
+    Raises:
+        TypeError: A dtype or kind of argument that does not belong.
+        ValueError: Shapes that do not fit; the message has them.
+    """
+    check_input(where, "expert_out", expert_out)
+    dtype = expert_out.dtype
+    code = WINDOW_TYPES.get(dtype)
+    if code is None:
+        raise TypeError(
+            f"{where}: expert_out is {name_of(dtype)}, expected bfloat16, float16 or float32"
+        )
+    shape = expert_out.shape
+    pairs = 0
+    index_address = 0
+    index_is_64bit = False
+    if index is not None:
+        check_tensor(where, "index", index)
+        if index.dtype is not torch.int32 and index.dtype is not torch.int64:
+            raise TypeError(f"{where}: index is {name_of(index.dtype)}, expected int32 or int64")
+        if len(shape) != 2 or index.dim() != 2:
+            raise ValueError(
+                f"{where}: with an index, expert_out must be [pairs, H] and index [M, K], got "
+                f"{list(shape)} and {list(index.shape)}"
+            )
+        tokens, slots = index.shape
+        pairs, hidden = shape
+        index_address = index.data_ptr()
+        index_is_64bit = index.dtype is torch.int64
+    elif len(shape) == 3:
+        tokens, slots, hidden = shape
+    elif len(shape) == 2:
+        tokens, hidden = shape
+        slots = 1
+    else:
+        raise ValueError(f"{where}: expert_out must be [M, K, H] or [M, H], got {list(shape)}")
+    if hidden < 1:
+        raise ValueError(f"{where}: expert_out has no columns, got {list(shape)}")
+
+    weights_address = 0
+    weights_type = _core.FLOAT32
+    if topk_weights is not None:
+        check_input(where, "topk_weights", topk_weights)
+        if topk_weights.dtype is dtype:
+            weights_type = code
+        elif topk_weights.dtype is not torch.float32:
+            raise TypeError(
+                f"{where}: topk_weights is {name_of(topk_weights.dtype)}, expected float32 or "
+                f"{name_of(dtype)}"
+            )
+        if topk_weights.shape != (tokens, slots):
+            raise ValueError(
+                f"{where}: topk_weights has shape {list(topk_weights.shape)}, expected "
+                f"[M, K] = {[tokens, slots]}"
+            )
+        weights_address = topk_weights.data_ptr()
+    if scale is not None and type(scale) is not float:
+        if isinstance(scale, bool) or not hasattr(scale, "__float__"):
+            raise TypeError(f"{where}: scale must be a number, got {scale!r}")
+        scale = float(scale)
+    return Terms(
+        tokens,
+        slots,
+        hidden,
+        pairs,
+        dtype,
+        expert_out.data_ptr(),
+        weights_address,
+        index_address,
+        weights_type,
+        index_is_64bit,
+        scale,
+    )
+
+
+def run(terms: Terms, output: int, output_type: int, threads: int) -> None:
+    """Computes the sum into the memory at `output`, [tokens, hidden].
+
+    Raises:
+        ValueError: A value in the index is out of range; nothing was written.
+    """
+    if terms.tokens == 0:
+        return
+    _core.topk_reduce(
+        terms.input_at,
+        terms.weights_at,
+        terms.index_at,
+        output,
+        terms.tokens,
+        terms.slots,
+        terms.hidden,
+        terms.pairs,
+        terms.scale,
+        WINDOW_TYPES[terms.dtype],
+        output_type,
+        terms.weights_type,
+        terms.index_is_64bit,
+        threads,
+    )
+
+
+def topk_reduce(
+    expert_out: torch.Tensor,
+    topk_weights: torch.Tensor | None = None,
+    *,
+    out: torch.Tensor,
+    index: torch.Tensor | None = None,
+    scale: float | None = None,
+    stream: object | None = None,
+) -> torch.Tensor:
+    """Sums each token's expert outputs with its weights, in fp32, with one rounding.
+
+    Args:
+        expert_out: [M, K, H] or, with `index`, [pairs, H]; [M, H] counts as K = 1. bfloat16,
+            float16 or float32, contiguous.
+        topk_weights: [M, K], float32 or expert_out's dtype. None: a plain sum.
+        out: [M, H], bfloat16, float16 or float32, contiguous: a window that `Group.acquire` gave,
+            or any other memory.
+        index: [M, K], int32 or int64: the row of expert_out for each slot, -1 where the slot's
+            expert is not on this rank.
+        scale: Factor of the sum, before the rounding.
+        stream: None; for GPU builds.
+
+    Returns:
+        `out`.
+
+    Raises:
+        TypeError: A dtype that does not belong.
+        ValueError: Shapes that do not fit, an index out of range, `out` overlapping an input.
+            Nothing was written.
+    """
+    where = "topk_reduce"
+    check_stream(where, stream)
+    terms = check_terms(where, expert_out, topk_weights, index, scale)
+    check_tensor(where, "out", out)
+    output_type = WINDOW_TYPES.get(out.dtype)
+    if output_type is None:
+        raise TypeError(
+            f"{where}: out is {name_of(out.dtype)}, expected bfloat16, float16 or float32"
+        )
+    if out.shape != (terms.tokens, terms.hidden):
+        raise ValueError(
+            f"{where}: out has shape {list(out.shape)}, expected "
+            f"[M, H] = {[terms.tokens, terms.hidden]}"
+        )
+    check_apart(where, terms, expert_out, topk_weights, index, out.data_ptr(), out.nbytes)
+    run(terms, out.data_ptr(), output_type, min(torch.get_num_threads(), _thread_limit))
+    return out
+
+
+def check_apart(
+    where: str,
+    terms: Terms,
+    expert_out: torch.Tensor,
+    topk_weights: torch.Tensor | None,
+    index: torch.Tensor | None,
+    begin: int,
+    nbytes: int,
+) -> None:
+    """Raises ValueError if an input lies in the output's memory, `nbytes` at `begin`."""
+    end = begin + nbytes
+    if terms.input_at < end and begin < terms.input_at + expert_out.nbytes:
+        raise ValueError(f"{where}: the output overlaps expert_out ({begin:#x}, {nbytes} bytes)")
+    if topk_weights is not None and (
+        terms.weights_at < end and begin < terms.weights_at + topk_weights.nbytes
+    ):
+        raise ValueError(f"{where}: the output overlaps topk_weights ({begin:#x})")
+    if index is not None and terms.index_at < end and begin < terms.index_at + index.nbytes:
+        raise ValueError(f"{where}: the output overlaps index ({begin:#x}, {nbytes} bytes)")

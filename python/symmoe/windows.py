@@ -1,0 +1,243 @@
+"""The windows of a group: getting, keeping and giving back memory, and the group's end."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+
+import torch
+
+from .calls import Calls
+from .plans import (
+    OTHER_TYPES,
+    ROLES,
+    WINDOW_TYPES,
+    as_int,
+    check_lane,
+    check_stream,
+    check_tensor,
+    name_of,
+)
+
+_CORE_STATS = (
+    "live_bytes",
+    "retired_bytes",
+    "view_bytes",
+    "pinned_bytes",
+    "stage_bytes",
+    "peer_bytes",
+    "peak_bytes",
+    "growths",
+    "buffers",
+    "calls_pull",
+    "calls_staged",
+    "calls_gather",
+    "calls_gather_staged",
+)
+
+
+class Windows(Calls):
+    """The part of a group that has to do with memory and with the group's life."""
+
+    __slots__ = ()
+
+    def acquire(
+        self,
+        role: str,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        *,
+        lane: int = 0,
+        stream: object | None = None,
+    ) -> torch.Tensor | None:
+        """A tensor over this rank's window, free to be written until it is reduced or gathered.
+
+        Waits until the peers have read what the window held before. The tensor is the same one for
+        the same arguments until the window has to grow. Every reduce or gather of a window needs
+        an acquire before it.
+
+        Args:
+            role: "combine" for reduce_scatter, "dispatch" for all_gather.
+            shape: (rows, hidden); for "combine" the rows of all ranks, for "dispatch" the own ones.
+            dtype: bfloat16, float16 or float32; for others there is no window.
+            lane: Which microbatch; lanes never share memory.
+            stream: None; for GPU builds.
+
+        Returns:
+            [rows, hidden], or None where there can be no window: use memory of your own, the
+            collectives take it. `explain` has the reason.
+
+        Raises:
+            TypeError: A dtype that cannot be combined at all, or something that is no integer.
+            ValueError: Unknown role, lane out of range, negative rows.
+            SymmoeError: A peer was lost, the deadline passed, the group is closed or poisoned.
+        """
+        try:
+            view = self._by_key.get((role, lane, shape, dtype))  # type: ignore[arg-type]
+        except TypeError:  # a list is as good as a tuple, but no key
+            view = None
+        if view is not None and stream is None and self._core_rearm(view.buffer):
+            return view.tensor
+        return self._acquire(role, shape, dtype, lane, stream)
+
+    def _acquire(
+        self, role: str, shape: Sequence[int], dtype: torch.dtype, lane: int, stream: object
+    ) -> torch.Tensor | None:
+        where = f"acquire on rank {self.rank}"
+        self._require_usable("acquire")
+        check_stream(where, stream)
+        _check_role(where, role)
+        lane = check_lane(where, lane)
+        _check_dtype(where, dtype)
+        if len(shape) != 2:
+            raise ValueError(f"{where}: shape must be (rows, hidden), got {tuple(shape)}")
+        rows, hidden = (as_int(f"{where}: shape", size) for size in shape)
+        if rows < 0 or hidden < 1:
+            raise ValueError(f"{where}: shape must be (rows, hidden), got {(rows, hidden)}")
+        if self._core is None or dtype not in WINDOW_TYPES:
+            return None
+        buffer = self._core.acquire(ROLES[role], lane, rows * hidden * dtype.itemsize)
+        if buffer is None:
+            return None
+        return self._views.add((role, lane, (rows, hidden), dtype), buffer)
+
+    def reserve(
+        self,
+        rows: int,
+        hidden: int,
+        dtype: torch.dtype,
+        *,
+        lanes: int = 1,
+        roles: Sequence[str] = ("combine",),
+        graph: bool = False,
+    ) -> bool:
+        """Makes windows ahead of their use. Collective; same arguments on all ranks.
+
+        Args:
+            rows: Rows of the largest acquire to come.
+            hidden: Elements per row.
+            dtype: Of the rows.
+            lanes: For lanes 0..lanes-1.
+            roles: For these roles.
+            graph: The windows will be used by captured graphs: keep them until release_graphs.
+
+        Returns:
+            True, or False with a RuntimeWarning that gives the reason: then all ranks use the
+            process group for such sizes.
+
+        Raises:
+            TypeError, ValueError: Wrong arguments.
+            MismatchError: Ranks gave different arguments; on all of them.
+        """
+        where = f"reserve on rank {self.rank}"
+        self._require_usable("reserve")
+        if isinstance(roles, str):
+            roles = (roles,)
+        for role in roles:
+            _check_role(where, role)
+        _check_dtype(where, dtype)
+        rows, hidden = as_int(f"{where}: rows", rows), as_int(f"{where}: hidden", hidden)
+        if rows < 0 or hidden < 1:
+            raise ValueError(f"{where}: rows={rows}, hidden={hidden} make no window")
+        check_lane(f"{where}: lanes-1", as_int(f"{where}: lanes", lanes) - 1)
+        nbytes = rows * hidden * dtype.itemsize
+        reason = self._obstacle
+        if not reason and dtype not in WINDOW_TYPES:
+            reason = f"windows do not know {name_of(dtype)}"
+        if self._core is not None and not reason:
+            for role in roles:
+                reason = self._core.reserve(ROLES[role], lanes, nbytes, graph)
+                if reason:
+                    if self._cap == 0 or nbytes <= self._cap:
+                        self._cap, self._cap_reason = nbytes - 1, reason
+                    break
+            self._views.drop_outgrown()
+        if reason:
+            text = f"{where}: no windows of {nbytes} bytes: {reason}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        return not reason
+
+    def retain(self, buf: torch.Tensor) -> None:
+        """Keeps the window that `buf` lies in until release_graphs: a captured graph writes it.
+
+        Raises:
+            ValueError: `buf` is not in a window.
+        """
+        self._require_usable("retain")
+        check_tensor(f"retain on rank {self.rank}", "buf", buf)
+        found = self._core.find(buf.data_ptr()) if self._core is not None else None
+        if self._core is None or found is None:
+            raise ValueError(f"retain on rank {self.rank}: buf is not in a window of this group")
+        self._core.retain(found[0])
+
+    def release_graphs(self) -> None:
+        """No captured graph uses any window any more; trims. Collective."""
+        self._require_usable("release_graphs")
+        self._views.drop_outgrown()
+        if self._core is not None:
+            self._core.release_graphs()
+
+    def trim(self) -> None:
+        """Gives back outgrown windows that no view and no graph holds. Collective."""
+        self._require_usable("trim")
+        self._views.drop_outgrown()
+        if self._core is not None:
+            self._core.trim()
+
+    def check(self) -> None:
+        """Raises if no further call can succeed. Local.
+
+        Raises:
+            ClosedError: The group was closed, or this process is a fork.
+            PoisonedError: An earlier call failed.
+            PeerLostError: A peer's process ended.
+        """
+        self._require_usable("check")
+        if self._core is not None:
+            self._core.check()
+
+    def stats(self) -> dict[str, int]:
+        """Bytes and counts so far. Local.
+
+        Returns:
+            live_bytes: current windows; stage_bytes: the part of them used for staging;
+            retired_bytes: outgrown windows not given back yet; view_bytes: the part of those that
+            live views hold; pinned_bytes: held for graphs; peer_bytes: peers' windows mapped here;
+            peak_bytes: largest live + retired so far; growths: windows that replaced a smaller one;
+            buffers: windows; calls_pull, calls_staged: reduces without and with staging;
+            calls_gather, calls_gather_staged: the same for all_gather; calls_process_group: calls
+            served by torch.distributed.
+        """
+        self._require_usable("stats")
+        core = self._core.stats() if self._core is not None else dict.fromkeys(_CORE_STATS, 0)
+        return {name: core[name] for name in _CORE_STATS} | {"calls_process_group": self._fallbacks}
+
+    def close(self) -> None:
+        """Ends this rank's part. Local, and harmless a second time.
+
+        Memory under tensors that `acquire` gave stays until they are gone. Peers that still make
+        calls get PeerLostError.
+
+        Raises:
+            ValueError: A call is running in another thread.
+        """
+        if self._closed:
+            return
+        if self._core is not None and os.getpid() == self._pid:
+            self._core.close()
+        self._closed = True
+        self._views.clear()
+        self._layouts.clear()
+
+
+def _check_role(where: str, role: object) -> None:
+    if role not in ROLES:
+        raise ValueError(f"{where}: role {role!r} is none of {', '.join(ROLES)}")
+
+
+def _check_dtype(where: str, dtype: object) -> None:
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"{where}: dtype must be a torch.dtype, got {dtype!r}")
+    if dtype not in WINDOW_TYPES and dtype not in OTHER_TYPES:
+        raise TypeError(f"{where}: dtype {name_of(dtype)} is not supported")

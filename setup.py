@@ -1,0 +1,55 @@
+"""Drives the CMake build for setuptools; all else about the package is in pyproject.toml."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).parent.resolve()
+
+
+def find_tool(name: str) -> str:
+    """Path of a build tool; a virtual environment's own comes before the system's."""
+    folders = os.environ.get("PATH", os.defpath)
+    if sys.prefix != sys.base_prefix:
+        folders = os.pathsep.join([str(Path(sys.executable).parent), folders])
+    found = shutil.which(name, path=folders)
+    if found is None:
+        raise RuntimeError(f"{name} is needed to build symmoe._core: pip install {name}")
+    return found
+
+
+class CMakeBuild(build_ext):
+    """Builds symmoe._core with CMake and Ninja, in a folder that stays: a second build is short."""
+
+    def build_extension(self, ext: Extension) -> None:
+        """Configures, builds and puts the module where setuptools expects it.
+
+        CMAKE_ARGS of the environment is added to the configure command.
+        """
+        target = Path(self.get_ext_fullpath(ext.name)).resolve().parent
+        build = ROOT / "build" / str(sys.implementation.cache_tag)
+        cmake = find_tool("cmake")
+        configure = [cmake, "--log-level=NOTICE", "-S", str(ROOT), "-B", str(build), "-G", "Ninja"]
+        configure += [
+            f"-DCMAKE_MAKE_PROGRAM={find_tool('ninja')}",
+            f"-DPython_EXECUTABLE={sys.executable}",
+            f"-DCMAKE_BUILD_TYPE={'Debug' if self.debug else 'Release'}",
+        ]
+        configure += shlex.split(os.environ.get("CMAKE_ARGS", ""))
+        subprocess.run(configure, check=True)
+        subprocess.run([cmake, "--build", str(build)], check=True)
+        subprocess.run(
+            [cmake, "--install", str(build), "--prefix", str(target), "--component", "python"],
+            check=True,
+        )
+
+
+setup(ext_modules=[Extension("symmoe._core", sources=[])], cmdclass={"build_ext": CMakeBuild})

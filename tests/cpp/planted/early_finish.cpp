@@ -1,0 +1,26 @@
+// The bug: a rank says that it has read its peers' rows before it has.
+
+#include "two_ranks.h"
+
+using namespace symmoe;
+using namespace symmoe::check;
+
+int main() {
+  return run_two_ranks([](Channel& channel, Rows& own, const Rows& peers) {
+    for (int call = 0; call < kPlantedCalls; ++call) {
+      channel.guard(channel.epoch(), "acquire");
+      own.write(channel.rank(), channel.epoch() + 1);
+      dawdle();
+      channel.publish({});
+      channel.await_peers("reduce_scatter");
+#ifdef SYMMOE_PLANT
+      channel.finish();
+#endif
+      dawdle();
+      consume(peers.difference(1 - channel.rank(), channel.epoch()));
+#ifndef SYMMOE_PLANT
+      channel.finish();
+#endif
+    }
+  });
+}

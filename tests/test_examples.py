@@ -1,0 +1,55 @@
+"""Runs the example at small widths: with processes of its own, and under torchrun."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLE = ROOT / "examples" / "qwen3_moe_layer.py"
+WIDTHS = {"hidden": 128, "intermediate": 64, "experts": 8, "top-k": 3}
+SMALL = [f"--{name}={value}" for name, value in (WIDTHS | {"tokens": 60, "repeats": 3}).items()]
+
+pytest.importorskip("transformers")
+pytestmark = [pytest.mark.multi, pytest.mark.slow]
+
+
+def run(*command: str) -> str:
+    """What a command prints; fails the test if it fails."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("SYMMOE_")}
+    done = subprocess.run(
+        [sys.executable, *command],
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=100,
+        env=environment | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_starts_processes_of_its_own() -> None:
+    text = run(str(EXAMPLE), "--processes", "2", *SMALL)
+    assert "processes                   2, with 4 experts each" in text
+    assert "pull: the input is in a window" in text
+    assert "staging: 0 bytes, 0 of 6 reduces, 0 of 12 gathers" in text
+    assert "the same bits in 5 more runs" in text
+    assert "split to unsplit" in text
+
+
+def test_takes_the_processes_of_torchrun_and_one_has_no_tokens() -> None:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    text = run(*launcher, str(EXAMPLE), *SMALL, "--tokens", "1")
+    assert "tokens of each process      [1, 0]" in text
+    assert "the same bits in 5 more runs" in text
+
+
+def test_experts_that_cannot_be_split() -> None:
+    with pytest.raises(AssertionError, match="8 experts cannot be split evenly over 3 processes"):
+        run(str(EXAMPLE), "--processes", "3", *SMALL)
