@@ -37,7 +37,7 @@ demo: core $(STAMPS)/extra-demo
 	@mkdir -p build
 	$(BIN)/symmoe bench --quick --plot build/demo.png
 
-test: core $(STAMPS)/extra-test
+test: core $(STAMPS)/extra-test $(STAMPS)/extra-demo
 	@echo '== tests'
 	$(BIN)/python -m pytest $(ARGS)
 
@@ -61,7 +61,7 @@ check-python: core $(STAMPS)/extra-dev $(STAMPS)/extra-test
 
 check-cpp: $(STAMPS)/extra-dev
 	@echo '== clang-format, clang-tidy'
-	$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
+	@$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
 	@PATH="$(abspath $(BIN)):$$PATH" cmake --log-level=NOTICE -S . -B build/check -G Ninja \
 	  -DPython_EXECUTABLE=$(abspath $(BIN))/python
 	@printf '%s\n' $(TIDY_FILES) | xargs -P $(JOBS) -n 1 $(BIN)/clang-tidy --quiet -p build/check \

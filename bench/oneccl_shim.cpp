@@ -52,8 +52,8 @@ int symmoe_ccl_connect(int rank, int world, const void* address) {
       std::memcpy(bytes.data(), address, bytes.size());
       meeting_point = ccl::create_kvs(bytes);
     }
-    communicator = std::make_unique<ccl::communicator>(
-        ccl::create_communicator(world, rank, meeting_point));
+    communicator =
+        std::make_unique<ccl::communicator>(ccl::create_communicator(world, rank, meeting_point));
     return 0;
   });
 }

@@ -165,6 +165,9 @@ def gathered(own: Tensor) -> Tensor:
 def report_bytes(layer: SplitLayer, report: Callable[[str], None]) -> None:
     """What a combine moves, and what the group holds for it."""
     stats, world = layer.group.stats(), layer.group.world_size
+    if not stats["live_bytes"]:
+        report("\nBytes\n  there are no windows: torch.distributed did it all")
+        return
     row = layer.config.hidden_size * 2 / MIB
     own = layer.sizes[layer.group.rank] * row
     report(

@@ -45,8 +45,9 @@ class Outcome:
     exit_code: int | None = None
 
 
-def _serve(inbox: Connection, stacks: str) -> None:
+def _serve(inbox: Connection, stacks: str, environment: dict[str, str]) -> None:
     """Main loop of a worker process."""
+    os.environ.update(environment)
     import torch
     import torch.distributed as dist
 
@@ -79,21 +80,15 @@ def _serve(inbox: Connection, stacks: str) -> None:
 
 
 class _Worker:
-    def __init__(self, folder: Path, number: int, environment: dict[str, str]) -> None:
-        context = mp.get_context("spawn")
+    def __init__(self, start: str, folder: Path, number: int, environment: dict[str, str]) -> None:
+        context = mp.get_context(start)
+        if start == "forkserver":
+            context.set_forkserver_preload(["torch", "torch.distributed", "symmoe"])
         self.stacks = folder / f"stacks{number}"
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs, str(self.stacks)), daemon=True)
-        before = {name: os.environ.get(name) for name in environment}
-        os.environ.update(environment)  # a spawned process takes it over
-        try:
-            self.process.start()
-        finally:
-            for name, text in before.items():
-                if text is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = text
+        arguments = (theirs, str(self.stacks), environment)
+        self.process = context.Process(target=_serve, args=arguments, daemon=True)  # type: ignore[attr-defined]
+        self.process.start()
         theirs.close()
 
 
@@ -101,10 +96,12 @@ class Ranks:
     """Worker processes; as many as the largest run so far has needed.
 
     Args:
+        start: How processes start: "spawn", or "forkserver" for a quicker start.
         environment: Variables to set in the workers.
     """
 
-    def __init__(self, environment: dict[str, str] | None = None) -> None:
+    def __init__(self, start: str = "spawn", environment: dict[str, str] | None = None) -> None:
+        self._start = start
         self._environment = environment or {}
         self._folder = tempfile.TemporaryDirectory(prefix="symmoe-test-")
         self._workers: list[_Worker] = []
@@ -126,7 +123,9 @@ class Ranks:
         """Begins a run of `function` on `world` ranks."""
         folder = Path(self._folder.name)
         while len(self._workers) < world:
-            self._workers.append(_Worker(folder, len(self._workers), self._environment))
+            self._workers.append(
+                _Worker(self._start, folder, len(self._workers), self._environment)
+            )
         self._world = world
         self._runs += 1
         store = str(folder / f"store{self._runs}") if distributed else ""
@@ -208,7 +207,7 @@ class Ranks:
 @contextlib.contextmanager
 def fresh(environment: dict[str, str] | None = None) -> Iterator[Ranks]:
     """Processes of one's own, gone afterwards."""
-    ranks = Ranks(environment)
+    ranks = Ranks("forkserver", environment)
     try:
         yield ranks
     finally:

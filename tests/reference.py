@@ -45,7 +45,8 @@ def topk_sum(
     if index is not None:
         chosen = index.numpy()
         present = chosen >= 0
-        rows = rows[np.maximum(chosen, 0)] if rows.shape[0] else np.zeros((*chosen.shape, 1))
+        none = np.zeros((*chosen.shape, rows.shape[1]), dtype=np.float32)
+        rows = rows[np.maximum(chosen, 0)] if rows.shape[0] else none
     else:
         rows = rows if rows.ndim == 3 else rows[:, None, :]
         present = np.ones(rows.shape[:2], dtype=bool)

@@ -1,4 +1,4 @@
-"""Wrong input raises on the rank that has it, with the values; nothing is written, nothing breaks."""
+"""Wrong input raises on the rank that has it, with values; nothing is written, nothing breaks."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ def combine_inputs(rank: int, world: int) -> None:
         with refused(TypeError, "index is int16"):
             call(pairs, weights, index=index.to(torch.int16))
         with refused(TypeError, "scale must be a number, got 'x'"):
-            call(experts, weights, scale="x")
+            call(experts, weights, scale="x")  # type: ignore[arg-type]
         with refused(ValueError, "requires a gradient"):
             call(experts.clone().requires_grad_())
         with refused(ValueError, "overlaps expert_out"):
@@ -282,6 +282,20 @@ def sensible_numbers(rank: int, world: int) -> None:
             found = group.reduce_scatter(rows(count=sum(counts)), sizes=given, lane=np.int64(1))
             assert found.shape == (counts[rank], HIDDEN)
             assert bool((found == world).all())
+            window = group.acquire("combine", (sum(counts), HIDDEN), torch.float32)
+            assert window is not None
+            window.fill_(1)
+            found = group.reduce_scatter(window, sizes=given)
+            assert found.shape == (counts[rank], HIDDEN)
+        changing = [torch.tensor(1), torch.tensor(3)]
+        for _ in range(2):
+            window = group.acquire("combine", (4, HIDDEN), torch.float32)
+            assert window is not None
+            window.fill_(1)
+            found = group.reduce_scatter(window, sizes=changing)  # type: ignore[arg-type]
+            assert found.shape[0] == changing[rank]
+            changing[0] += 2
+            changing[1] -= 2
 
 
 def test_numpy_numbers(ranks: Ranks) -> None:

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ import torch.distributed as dist
 
 import symmoe
 from ranks import Ranks, fresh
+from symmoe import _core
 
 pytestmark = pytest.mark.multi
 VICTIM = 1
@@ -247,17 +249,37 @@ def test_peer_that_closed(ranks: Ranks) -> None:
     ranks.run(2, leaves)
 
 
-def dies_in_init(rank: int, world: int) -> str:
-    if rank == VICTIM:
+def dies_in_init(rank: int, world: int, moment: str) -> tuple[float, str]:
+    if rank == VICTIM and moment == "first":
         os.kill(os.getpid(), signal.SIGKILL)
-    with pytest.raises(symmoe.SymmoeError) as caught:
-        symmoe.init(config=symmoe.Config(timeout=2))
-    assert world == 2
-    return str(caught.value)
+    real = _core.Group
+
+    def connect(*arguments: Any) -> _core.Group:
+        if rank == VICTIM and moment == "before connecting":
+            os.kill(os.getpid(), signal.SIGKILL)
+        group = real(*arguments)
+        if rank == VICTIM and moment == "connected":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return group
+
+    start = time.monotonic()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_core, "Group", connect)
+        with pytest.raises(symmoe.SymmoeError) as caught:
+            symmoe.init(config=symmoe.Config(timeout=5))
+    assert world == 3
+    return time.monotonic() - start, f"{type(caught.value).__name__}: {caught.value}"
 
 
-def test_killed_in_init() -> None:
+@pytest.mark.parametrize("moment", ["first", "before connecting", "connected"])
+def test_killed_in_init(moment: str) -> None:
     with fresh() as workers:
-        outcomes = workers.outcomes(2, dies_in_init)
-    assert not outcomes[0].trace, outcomes[0].trace
-    assert "[1]" in outcomes[0].value
+        outcomes = workers.outcomes(3, dies_in_init, moment)
+    for rank in (0, 2):
+        assert not outcomes[rank].trace, outcomes[rank].trace
+        took, text = outcomes[rank].value
+        if moment == "first":  # nobody knows of it yet: only the deadline helps
+            assert "rank(s) [1] of 3" in text
+        else:
+            assert took < 3, text
+            assert "rank 1" in text

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import spawn
 
 import symmoe
 from ranks import Ranks, fresh
@@ -65,7 +65,7 @@ def spawned(rank: int, world: int, folder: str) -> None:
 
 
 def test_spawn(tmp_path: Path) -> None:
-    mp.spawn(spawned, args=(2, str(tmp_path)), nprocs=2)
+    spawn(spawned, args=(2, str(tmp_path)), nprocs=2)  # type: ignore[no-untyped-call]
 
 
 def test_world_of_one_without_torch_distributed() -> None:
@@ -133,13 +133,11 @@ def without_store(rank: int, world: int) -> None:
         assert timeout == 300
         return CollectiveExchange(process_group)
 
-    real = bootstrap.open_exchange
-    bootstrap.open_exchange = collective  # type: ignore[assignment]
-    try:
-        with symmoe.init() as group:
-            total(group, rank, world)
-    finally:
-        bootstrap.open_exchange = real
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bootstrap, "open_exchange", collective)
+        group = symmoe.init()
+    total(group, rank, world)
+    group.close()
 
 
 def test_without_a_store(ranks: Ranks) -> None:
@@ -173,12 +171,9 @@ def test_different_settings(ranks: Ranks) -> None:
 
 
 def hosts_differ(rank: int, world: int) -> None:
-    real = _core.host_identity
-    _core.host_identity = lambda: f"host{rank // 2}"  # type: ignore[assignment]
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_core, "host_identity", lambda: f"host{rank // 2}")
         group = symmoe.init()
-    finally:
-        _core.host_identity = real  # type: ignore[assignment]
     decision = group.explain("reduce_scatter", torch.ones(world, 4))
     assert decision.path == "process_group"
     assert "ranks 0 and 2 are on different hosts (host0, host1)" in decision.reason
@@ -202,11 +197,9 @@ def set_up_fails(rank: int, world: int) -> None:
             raise symmoe.WindowMemoryError("no memory, as a test")
         return group
 
-    _core.Group = failing  # type: ignore[assignment, misc]
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_core, "Group", failing)
         group = symmoe.init()
-    finally:
-        _core.Group = real  # type: ignore[misc]
     reason = group.explain("reduce_scatter", torch.ones(world, 4)).reason
     assert reason.startswith("rank 1 could not set up its windows: WindowMemoryError"), reason
     assert bool((group.reduce_scatter(torch.ones(world, 4)) == world).all())

@@ -126,6 +126,14 @@ def shared_memory_files() -> set[str]:
     )
 
 
+def socket_names(pid: int) -> set[str]:
+    """Names of the unix sockets that a process holds."""
+    targets = [str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    inodes = {target[8:-1] for target in targets if target.startswith("socket:[")}
+    fields = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+    return {line[7] for line in fields if len(line) > 7 and line[6] in inodes}
+
+
 def wait_for_signal(rank: int, world: int, folder: str) -> None:
     group = symmoe.init()
     use(group, 2 * world)
@@ -141,12 +149,14 @@ def test_killed_processes_leave_nothing(tmp_path: Path) -> None:
             time.sleep(0.05)
         pids = workers.pids
         assert any("memfd:" in Path(f"/proc/{pid}/maps").read_text() for pid in pids)
+        sockets = socket_names(pids[0]) | socket_names(pids[1])
+        assert sockets
         for rank in range(2):
             workers.kill(rank, signal.SIGKILL)
         workers.collect()
     assert shared_memory_files() - before == set()
-    sockets = Path("/proc/net/unix").read_text()
-    assert "symmoe" not in sockets
+    left = Path("/proc/net/unix").read_text()
+    assert not [name for name in sockets if name in left]
     for pid in pids:
         assert not Path(f"/proc/{pid}").exists()
 

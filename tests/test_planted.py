@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from test_cpp import ROOT, run
 
 BUGS = sorted(source.stem for source in (ROOT / "tests" / "cpp" / "planted").glob("*.cpp"))
@@ -16,13 +17,13 @@ def test_there_are_planted_bugs() -> None:
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_planted_bug_is_caught(bug: str) -> None:
-    done = run("tsan", f"planted_{bug}")
-    assert "ThreadSanitizer: data race" in done.stdout, f"{bug} was not noticed:\n{done.stdout}"
-    assert done.returncode != 0, done.stdout
+    code, output = run("tsan", f"planted_{bug}")
+    assert "ThreadSanitizer: data race" in output, f"{bug} was not noticed:\n{output}"
+    assert code != 0, output
 
 
 @pytest.mark.parametrize("bug", BUGS)
 def test_without_the_bug_nothing_is_reported(bug: str) -> None:
-    done = run("tsan", f"clean_{bug}")
-    assert done.returncode == 0, f"clean_{bug} exited with {done.returncode}:\n{done.stdout}"
-    assert "ThreadSanitizer" not in done.stdout, done.stdout
+    code, output = run("tsan", f"clean_{bug}")
+    assert code == 0, f"clean_{bug} exited with {code}:\n{output}"
+    assert "ThreadSanitizer" not in output, output

@@ -8,6 +8,7 @@ import torch
 import symmoe
 from ranks import Ranks
 from reference import DTYPES, assert_same_bits, noise, own_rows, rank_sum
+from symmoe import calls, views
 
 pytestmark = pytest.mark.multi
 HIDDEN = 96
@@ -265,3 +266,68 @@ def inference_mode(rank: int, world: int) -> None:
 
 def test_inference_mode(ranks: Ranks) -> None:
     ranks.run(2, inference_mode)
+
+
+def many_shapes(rank: int, world: int) -> None:
+    """More shapes than are remembered: the first view is forgotten, and as good as before."""
+    with pytest.MonkeyPatch.context() as patch, symmoe.init() as group:
+        patch.setattr(views, "MAX_VIEWS", 4)
+        patch.setattr(views, "MAX_LAYOUTS", 4)
+        patch.setattr(calls, "MAX_LAYOUTS", 4)
+        group.reserve(64 * world, HIDDEN, torch.float32)
+        first = acquired(group, world, torch.float32)
+        for rows in range(2, 20):
+            window = acquired(group, rows * world, torch.float32)
+            window.fill_(rank)
+            sizes = [(rows + r) % 3 for r in range(world - 1)]
+            sizes.append(rows * world - sum(sizes))
+            right = world * (world - 1) // 2
+            assert bool((group.reduce_scatter(window, sizes=sizes) == right).all())
+        assert acquired(group, world, torch.float32) is not first
+        first.fill_(rank + 1)
+        assert bool((group.reduce_scatter(first) == world * (world + 1) // 2).all())
+        assert len(group._by_key) <= 4
+        assert len(group._layouts) <= 4
+
+
+def test_more_shapes_than_are_remembered(ranks: Ranks) -> None:
+    ranks.run(2, many_shapes)
+
+
+def default_device(rank: int, world: int) -> None:
+    """What torch makes by default elsewhere does not concern symmoe."""
+    source = torch.full((2 * world, 4), float(rank))
+    with torch.device("meta"), symmoe.init() as group:
+        window = acquired(group, 2 * world, torch.float32, hidden=4)
+        window.copy_(source)
+        right = world * (world - 1) // 2
+        assert bool((group.reduce_scatter(window) == right).all())
+        assert bool((group.reduce_scatter(source) == right).all())
+        assert group.acquire("combine", (0, 4), torch.float32).device.type == "cpu"  # type: ignore[union-attr]
+        assert bool((group.reduce_scatter(source.to(torch.int32), sizes=[1, 3]) == right).all())
+
+
+def test_default_device(ranks: Ranks) -> None:
+    ranks.run(2, default_device)
+
+
+def several_threads(rank: int, world: int) -> None:
+    """A rank with several processors sums with several threads: the same bits."""
+    with symmoe.init() as group:
+        group._threads, group._cores = 0, 3
+        torch.set_num_threads(3)
+        try:
+            rows, hidden = 64 * world, 4099
+            where = own_rows([64] * world, rank)
+            for seed, dtype in enumerate(DTYPES):
+                right = expected(seed, world, rows, dtype, where, hidden)
+                source = partial(seed, rank, rows, dtype, hidden)
+                assert_same_bits(group.reduce_scatter(source), right)
+                window = acquired(group, rows, dtype, hidden=hidden).copy_(source)
+                assert_same_bits(group.reduce_scatter(window), right)
+        finally:
+            torch.set_num_threads(1)
+
+
+def test_several_threads_per_rank(ranks: Ranks) -> None:
+    ranks.run(2, several_threads)

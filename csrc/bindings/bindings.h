@@ -9,6 +9,7 @@ namespace symmoe::bindings {
 void bind_errors(pybind11::module_& module);
 void bind_kernels(pybind11::module_& module);
 void bind_group(pybind11::module_& module);
+void bind_measure(pybind11::module_& module);
 
 // Addresses travel as integers: the module knows no tensor type.
 template <typename T>

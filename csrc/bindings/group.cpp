@@ -159,8 +159,7 @@ void bind_calls(py::class_<GroupHandle>& group) {
              });
            })
       .def("reduce_scatter_staged",
-           [](GroupHandle& self, const Plan& plan, uintptr_t input, uintptr_t output,
-              int threads) {
+           [](GroupHandle& self, const Plan& plan, uintptr_t input, uintptr_t output, int threads) {
              return self.call([&](Engine& engine) {
                return engine.reduce_scatter_staged(plan, pointer<const void>(input),
                                                    pointer<void>(output), threads);
@@ -174,8 +173,7 @@ void bind_calls(py::class_<GroupHandle>& group) {
              });
            })
       .def("all_gather_staged",
-           [](GroupHandle& self, const Plan& plan, uintptr_t input, uintptr_t output,
-              int threads) {
+           [](GroupHandle& self, const Plan& plan, uintptr_t input, uintptr_t output, int threads) {
              return self.call([&](Engine& engine) {
                return engine.all_gather_staged(plan, pointer<const void>(input),
                                                pointer<void>(output), threads);
@@ -203,8 +201,8 @@ void bind_memory(py::class_<GroupHandle>& group) {
            })
       .def("refusal", [](GroupHandle& self) { return self.open_group()->engine().refusal(); })
       .def("find",
-           [](GroupHandle& self, uintptr_t address)
-               -> std::optional<std::pair<std::shared_ptr<Buffer>, size_t>> {
+           [](GroupHandle& self,
+              uintptr_t address) -> std::optional<std::pair<std::shared_ptr<Buffer>, size_t>> {
              size_t offset = 0;
              auto buffer = self.open_group()->engine().find(pointer<void>(address), &offset);
              if (buffer == nullptr) return std::nullopt;

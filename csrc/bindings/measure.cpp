@@ -24,7 +24,8 @@ Store store_from(bool nontemporal) { return nontemporal ? Store::kNonTemporal : 
 int64_t time_read(StartLine& line, const std::vector<std::pair<uintptr_t, size_t>>& segments) {
   std::vector<measure::Segment> list;
   list.reserve(segments.size());
-  for (const auto& [address, bytes] : segments) list.push_back({pointer<const void>(address), bytes});
+  for (const auto& [address, bytes] : segments)
+    list.push_back({pointer<const void>(address), bytes});
   const py::gil_scoped_release release;
   return measure::time_read(line, list);
 }

@@ -26,6 +26,7 @@ PYBIND11_MODULE(_core, module) {
   bindings::bind_errors(module);
   bindings::bind_kernels(module);
   bindings::bind_group(module);
+  bindings::bind_measure(module);
 }
 
 }  // namespace symmoe

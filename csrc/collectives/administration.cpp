@@ -26,7 +26,7 @@ std::string Engine::reserve(Role role, int lanes, size_t bytes, bool pin) {
       for (int lane = 0; lane < lanes; ++lane) {
         const Slot slot{role, lane, Use::kAcquired};
         std::shared_ptr<Buffer> before = pool_.current(slot);
-        reserved.push_back({before, pool_.get(slot, std::max(bytes, size_t{1}))});
+        reserved.push_back({before, buffer_for(slot, std::max(bytes, size_t{1}), "reserve")});
       }
     } catch (const OutOfMemory& error) {
       failure = error.what();
@@ -63,7 +63,7 @@ void Engine::trim() {
   guarded([&] {
     // Only when all ranks are here have all finished reading what this one is about to give back.
     administrate("trim", "trim", "");
-    pool_.trim();
+    administration_.channel.naming("trim", [&] { pool_.trim(); });
     administrate("trim", "trim", "");
     source_->refresh();
     // Memory is free once every peer has let go of it as well.

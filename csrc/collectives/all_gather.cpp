@@ -51,8 +51,8 @@ bool Engine::gather(Exchange& exchange, const Plan& plan, const Posting& posting
       const int rank = (rank_ + i) % world();
       const size_t bytes = plan.bytes_of(plan.counts[static_cast<size_t>(rank)]);
       if (bytes == 0) continue;
-      std::byte* target = static_cast<std::byte*>(output) +
-                          plan.bytes_of(plan.begins[static_cast<size_t>(rank)]);
+      std::byte* target =
+          static_cast<std::byte*>(output) + plan.bytes_of(plan.begins[static_cast<size_t>(rank)]);
       const void* rows = rank == rank_ ? own_rows : exchange.rows_of(rank, *source_);
       if (target != rows) kernels::copy(target, rows, bytes, threads);
     }

@@ -11,7 +11,13 @@ namespace symmoe {
 
 // Why a group cannot go on, for the peers to read.
 struct PoisonNote {
-  enum class Kind : uint32_t { kNone = 0, kPeerLost = 1, kDeadline = 2, kOther = 3, kCrossedCalls = 4 };
+  enum class Kind : uint32_t {
+    kNone = 0,
+    kPeerLost = 1,
+    kDeadline = 2,
+    kOther = 3,
+    kCrossedCalls = 4
+  };
   static constexpr size_t kTextBytes = 504;
 
   std::atomic<Kind> kind;  // stored last

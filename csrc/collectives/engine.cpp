@@ -43,9 +43,8 @@ Engine::Engine(int rank, std::vector<ControlBlock*> blocks, WindowSource* source
   };
   for (int role = 0; role < kRoles; ++role) {
     for (int lane = 0; lane < kMaxLanes; ++lane) {
-      calls_.emplace_back(
-          channel(lane_name(name_of(static_cast<Role>(role)), lane),
-                  [&](ControlBlock* block) { return &block->calls[role][lane]; }));
+      calls_.emplace_back(channel(lane_name(name_of(static_cast<Role>(role)), lane),
+                                  [&](ControlBlock* block) { return &block->calls[role][lane]; }));
     }
   }
   for (int lane = 0; lane < kMaxLanes; ++lane) {
@@ -76,7 +75,7 @@ std::shared_ptr<Buffer> Engine::acquire(Role role, int lane, size_t bytes) {
     const std::shared_ptr<Buffer> before = pool_.current(slot);
     std::shared_ptr<Buffer> buffer;
     try {
-      buffer = pool_.get(slot, std::max(bytes, size_t{1}));
+      buffer = buffer_for(slot, std::max(bytes, size_t{1}), "acquire");
     } catch (const OutOfMemory& error) {
       refuse(error.what());
       return nullptr;
@@ -120,8 +119,7 @@ void Engine::require_usable(const char* operation) const {
   }
   if (poisoned_.load(std::memory_order_acquire)) {
     throw Poisoned(std::string(operation) + ", rank " + std::to_string(rank_) +
-                   ": an earlier call failed: " +
-                   blocks_[static_cast<size_t>(rank_)]->poison.text);
+                   ": an earlier call failed: " + blocks_[static_cast<size_t>(rank_)]->poison.text);
   }
 }
 
@@ -142,9 +140,9 @@ Posting Engine::posting_from(const Plan& plan, Buffer& buffer, size_t offset) co
     throw InvalidArgument(std::string(plan.operation()) + ": " + what + " (" + plan.text + ")");
   };
   if (buffer.slot.role != plan.role || buffer.slot.lane != plan.lane) {
-    refuse_call(std::string("the input was acquired for ") + name_of(buffer.slot.role) +
-                ", lane " + std::to_string(buffer.slot.lane) + ", and is used for " +
-                name_of(plan.role) + ", lane " + std::to_string(plan.lane));
+    refuse_call(std::string("the input was acquired for ") + name_of(buffer.slot.role) + ", lane " +
+                std::to_string(buffer.slot.lane) + ", and is used for " + name_of(plan.role) +
+                ", lane " + std::to_string(plan.lane));
   }
   if (!buffer.armed) {
     refuse_call("the buffer was reduced already: acquire it again before writing it");
@@ -157,13 +155,20 @@ Posting Engine::posting_from(const Plan& plan, Buffer& buffer, size_t offset) co
   return Posting{buffer.window.ordinal, offset, plan.signature, plan.text};
 }
 
+// A new window is announced to the peers, one of which may be gone; the error is to name the call.
+std::shared_ptr<Buffer> Engine::buffer_for(const Slot& slot, size_t bytes, const char* operation) {
+  return endpoint(slot.role, slot.lane).channel.naming(operation, [&] {
+    return pool_.get(slot, bytes);
+  });
+}
+
 std::shared_ptr<Buffer> Engine::stage_for(const Plan& plan, size_t bytes) {
   if (const auto reason = pool_.refuses(bytes)) {
     refuse(*reason);
     return nullptr;
   }
   try {
-    return pool_.get(Slot{plan.role, plan.lane, Use::kStage}, bytes);
+    return buffer_for(Slot{plan.role, plan.lane, Use::kStage}, bytes, plan.operation());
   } catch (const OutOfMemory& error) {
     refuse(error.what());
     return nullptr;
@@ -221,8 +226,9 @@ bool Engine::settled(const Buffer& buffer) const {
   };
   // Every call but the last one was guarded before the next (a call that is about to publish has
   // noted its epoch already). So old numbers, which may have wrapped round, are not compared.
+  // Acquire: the thread that guarded them may be another lane's.
   const uint32_t last = buffer.last_epoch.load(std::memory_order_relaxed);
-  const uint32_t published = line_of(rank_).epoch.load(std::memory_order_relaxed);
+  const uint32_t published = line_of(rank_).epoch.load(std::memory_order_acquire);
   if (last != published && last != published + 1) return true;
   for (int rank = 0; rank < world(); ++rank) {
     if (rank == rank_) continue;

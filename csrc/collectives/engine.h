@@ -26,8 +26,8 @@ constexpr int kMaxRanks = 64;
 struct EngineConfig {
   WaitPolicy wait;
   PoolConfig pool;
-  bool check = false;                  // compare calls across roles before each one
-  int64_t stall_ns = 2'000'000'000;    // check mode: see PeerWatch
+  bool check = false;                // compare calls across roles before each one
+  int64_t stall_ns = 2'000'000'000;  // check mode: see PeerWatch
 };
 
 // Calls served, by path.
@@ -40,8 +40,9 @@ struct CallCounts {
 };
 
 // One rank's part in a group whose ranks share windows. Methods may be called from several threads,
-// one thread per lane. Whatever throws anything but InvalidArgument or Mismatch has poisoned the
-// group: the ranks no longer agree about the state of their flags.
+// one thread per lane. Whatever throws anything but InvalidArgument, Mismatch or Closed has
+// poisoned the group: the ranks no longer agree about the state of their flags. (CrossedCalls, a
+// Mismatch, poisons as well.)
 class Engine {
  public:
   // `blocks[r]` is rank r's control block, mapped here and zeroed before any rank started; `source`
@@ -98,6 +99,7 @@ class Engine {
   void require_output_outside(const Plan& plan, const void* output) const;
   void refuse(const std::string& reason);
   Posting posting_from(const Plan& plan, Buffer& buffer, size_t offset) const;
+  std::shared_ptr<Buffer> buffer_for(const Slot& slot, size_t bytes, const char* operation);
   std::shared_ptr<Buffer> stage_for(const Plan& plan, size_t bytes);
   bool pull(Exchange& exchange, const Plan& plan, const Posting& posting, const void* own_rows,
             void* output, int threads);
@@ -137,6 +139,8 @@ auto Engine::guarded(Body&& body) {
     return body();
   } catch (const InvalidArgument&) {
     throw;
+  } catch (const Closed&) {
+    throw;  // this rank left on purpose, in another thread
   } catch (const CrossedCalls& error) {
     poison(PoisonNote::Kind::kCrossedCalls, error.what());
     throw;

@@ -34,11 +34,11 @@ void Exchange::require_same_signature() {
     const FlagLine& first = channel.line(0);
     const FlagLine& other = channel.line(rank);
     if (other.signature == first.signature) continue;
-    const std::string message =
-        std::string(operation_) + " (" + channel.name() + "), rank " +
-        std::to_string(channel.rank()) + ", epoch " + std::to_string(channel.epoch()) +
-        ": ranks made different calls. Rank 0: " + first.text + ". Rank " + std::to_string(rank) +
-        ": " + other.text;
+    const std::string message = std::string(operation_) + " (" + channel.name() + "), rank " +
+                                std::to_string(channel.rank()) + ", epoch " +
+                                std::to_string(channel.epoch()) +
+                                ": ranks made different calls. Rank 0: " + first.text + ". Rank " +
+                                std::to_string(rank) + ": " + other.text;
     finish();  // every rank sees the same and is as far as this one: the group can go on
     throw Mismatch(message);
   }
@@ -48,7 +48,8 @@ const std::byte* Exchange::rows_of(int rank, WindowSource& source) {
   const FlagLine& line = endpoint_.channel.line(rank);
   Endpoint::PeerWindow& known = endpoint_.peers[static_cast<size_t>(rank)];
   if (known.ordinal != line.ordinal) {
-    known.base = source.address(rank, line.ordinal);
+    known.base =
+        endpoint_.channel.naming(operation_, [&] { return source.address(rank, line.ordinal); });
     known.ordinal = line.ordinal;
   }
   return known.base + line.offset;

@@ -19,8 +19,8 @@ void Plan::seal() {
     if (!holds) throw InvalidArgument(std::string(operation()) + ": " + what + " (" + text + ")");
   };
   require(hidden >= 0 && rows >= 0, "negative size");
-  require(lane >= 0 && lane < kMaxLanes, "lane " + std::to_string(lane) + " is not in 0.." +
-                                             std::to_string(kMaxLanes - 1));
+  require(lane >= 0 && lane < kMaxLanes,
+          "lane " + std::to_string(lane) + " is not in 0.." + std::to_string(kMaxLanes - 1));
   require(begins.size() == counts.size() && !counts.empty(), "one begin and count per rank");
   require(rank >= 0 && rank < static_cast<int>(counts.size()), "rank outside the group");
   for (size_t r = 0; r < counts.size(); ++r) {

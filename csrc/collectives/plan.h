@@ -34,9 +34,7 @@ struct Plan {
   int64_t own_count() const { return counts[static_cast<size_t>(rank)]; }
 
   // What a rank offers in its window: partial rows of everybody, or its own rows to gather.
-  size_t input_bytes() const {
-    return bytes_of(kind == Kind::kReduceScatter ? rows : own_count());
-  }
+  size_t input_bytes() const { return bytes_of(kind == Kind::kReduceScatter ? rows : own_count()); }
   // What a rank gets.
   size_t output_bytes() const {
     return bytes_of(kind == Kind::kReduceScatter ? own_count() : rows);

@@ -40,8 +40,7 @@ bool Engine::reduce_scatter(const Plan& plan, Buffer& buffer, size_t offset, voi
   });
 }
 
-bool Engine::reduce_scatter_staged(const Plan& plan, const void* input, void* output,
-                                   int threads) {
+bool Engine::reduce_scatter_staged(const Plan& plan, const void* input, void* output, int threads) {
   require_usable("reduce_scatter");
   Exchange exchange(endpoint(plan.role, plan.lane), "reduce_scatter");
   require_output_outside(plan, output);

@@ -68,8 +68,7 @@ namespace wide512 {
   for (size_t i = 0; i < bytes; i += kLineBytes) {
     __m512i sum = _mm512_load_si512(static_cast<const char*>(sources[0]) + i);
     for (size_t slot = 1; slot < count; ++slot) {
-      sum = _mm512_xor_si512(sum,
-                             _mm512_load_si512(static_cast<const char*>(sources[slot]) + i));
+      sum = _mm512_xor_si512(sum, _mm512_load_si512(static_cast<const char*>(sources[slot]) + i));
     }
     if (store == Store::kCached) {
       _mm512_store_si512(to + i, sum);

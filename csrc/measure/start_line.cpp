@@ -115,8 +115,7 @@ void StartLine::wait(bool may_sleep) {
     const bool patient = now - begin < kSpinNs;
     if (!patient && may_sleep) {
       sleep_until_arrival(missing);
-    } else if (peer_on_this_cpu || !patient ||
-               (crowded_ && now - last_yield > kCrowdedYieldNs)) {
+    } else if (peer_on_this_cpu || !patient || (crowded_ && now - last_yield > kCrowdedYieldNs)) {
       sched_yield();
       last_yield = now_ns();
     } else {

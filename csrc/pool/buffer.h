@@ -15,9 +15,7 @@ constexpr int kRoles = 2;
 // A lane is one microbatch; lanes never share memory or flags.
 constexpr int kMaxLanes = 16;
 
-constexpr const char* name_of(Role role) {
-  return role == Role::kCombine ? "combine" : "dispatch";
-}
+constexpr const char* name_of(Role role) { return role == Role::kCombine ? "combine" : "dispatch"; }
 
 // Who writes a buffer: the caller, who acquired it, or a copy in front of the collective.
 enum class Use : uint8_t { kAcquired = 0, kStage = 1 };
@@ -34,8 +32,8 @@ struct Slot {
 struct Buffer {
   Window window;
   Slot slot;
-  bool armed = false;       // acquired, and not reduced since: the caller may write it
-  bool retired = false;    // outgrown; never handed out again
+  bool armed = false;    // acquired, and not reduced since: the caller may write it
+  bool retired = false;  // outgrown; never handed out again
   // These two are also looked at by other lanes' threads, when their growth trims the pool.
   std::atomic<bool> pinned = false;      // a captured graph may write it
   std::atomic<uint32_t> last_epoch = 0;  // of its channel: the last call in which peers read it

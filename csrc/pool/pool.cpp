@@ -31,8 +31,8 @@ size_t Pool::index(const Slot& slot) {
 
 std::optional<std::string> Pool::refuses(size_t bytes) const {
   if (config_.max_buffer_bytes != 0 && bytes > config_.max_buffer_bytes) {
-    return std::to_string(bytes) + " bytes exceed max_buffer_bytes=" +
-           std::to_string(config_.max_buffer_bytes);
+    return std::to_string(bytes) +
+           " bytes exceed max_buffer_bytes=" + std::to_string(config_.max_buffer_bytes);
   }
   const std::lock_guard lock(mutex_);
   if (limit_bytes_ && bytes > *limit_bytes_) return limit_reason_;

@@ -16,6 +16,13 @@ namespace {
 // Checks between two looks at the clock: reading it costs as much as a few pauses.
 constexpr int kChecksPerClock = 4;
 
+// A yield that takes less has come straight back: nobody else could run. Happens when the peer is
+// in another session (the scheduler's autogroups yield only among themselves) or not runnable at
+// all.
+constexpr int64_t kFutileYieldNs = 1'000;
+// After so many in a row only sleeping can let a peer run that needs this processor.
+constexpr int kMaxFutileYields = 8;
+
 void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -51,7 +58,7 @@ void sleep_on(FlagLine& line, Counter counter, uint32_t target, int64_t ns) {
 }
 
 struct Missing {
-  int rank = -1;           // some rank that has not arrived; -1: all have
+  int rank = -1;             // some rank that has not arrived; -1: all have
   bool on_this_cpu = false;  // one of them last ran here, so it needs this processor
 };
 
@@ -113,12 +120,15 @@ void adaptive_wait(FlagLine* const* lines, int ranks, int self, Counter counter,
   int64_t spin_begin = begin;
   int64_t last_yield = begin;
   int64_t last_look = begin;
+  int futile_yields = 0;
   for (;;) {
     int64_t now = now_ns();
-    if (now - spin_begin < policy.spin_ns) {
+    if (now - spin_begin < policy.spin_ns && futile_yields < kMaxFutileYields) {
       if (missing.on_this_cpu || now - last_yield > policy.yield_ns) {
         sched_yield();
         last_yield = now_ns();
+        const bool futile = missing.on_this_cpu && last_yield - now < kFutileYieldNs;
+        futile_yields = futile ? futile_yields + 1 : 0;
       } else {
         for (int i = 0; i < kChecksPerClock && !arrived(*lines[missing.rank], counter, target);
              ++i) {
@@ -128,6 +138,7 @@ void adaptive_wait(FlagLine* const* lines, int ranks, int self, Counter counter,
     } else {
       sleep_on(*lines[missing.rank], counter, target, policy.slice_ns);
       spin_begin = last_yield = now = now_ns();
+      futile_yields = 0;
     }
 
     missing = find_missing(lines, ranks, self, counter, target);
@@ -149,8 +160,7 @@ void adaptive_wait(FlagLine* const* lines, int ranks, int self, Counter counter,
         missing = find_missing(lines, ranks, self, counter, target);
         if (missing.rank < 0) return;  // during the looks
         throw DeadlineExceeded(context + ": waited " + std::to_string((now - begin) / 1'000'000) +
-                               " ms for " +
-                               describe_missing(lines, ranks, self, counter, target));
+                               " ms for " + describe_missing(lines, ranks, self, counter, target));
       }
     }
   }

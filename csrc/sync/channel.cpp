@@ -1,7 +1,5 @@
 #include "sync/channel.h"
 
-#include <algorithm>
-#include <cstring>
 #include <utility>
 
 // The store that makes a rank's rows visible. A test plants a relaxed order here and expects the
@@ -21,6 +19,11 @@ Channel::Channel(std::string name, int rank, std::vector<FlagLine*> lines, WaitP
       watch_(watch),
       epoch_(lines_[static_cast<size_t>(rank)]->epoch.load(std::memory_order_relaxed)) {}
 
+std::string Channel::context(const char* operation) const {
+  return std::string(operation) + " (" + name_ + "), rank " + std::to_string(rank_) +
+         ", after epoch " + std::to_string(epoch_) + ": ";
+}
+
 void Channel::guard(uint32_t epoch, const char* operation) {
   // Older calls were guarded before the last publish. Not asked again: their number may be so old
   // that it has wrapped round and looks like one of the future.
@@ -39,8 +42,7 @@ void Channel::publish(const Posting& posting) {
   own.ordinal = posting.ordinal;
   own.offset = posting.offset;
   own.signature = posting.signature;
-  const size_t length = std::min(posting.text.size(), FlagLine::kTextBytes - 1);
-  std::memcpy(own.text, posting.text.data(), length);
+  const size_t length = posting.text.copy(own.text, FlagLine::kTextBytes - 1);
   own.text[length] = '\0';
   own.cpu.store(current_cpu(), std::memory_order_relaxed);
   own.epoch.store(++epoch_, SYMMOE_PUBLISH_ORDER);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "sync/adaptive_wait.h"
 #include "sync/flag_line.h"
 
@@ -33,6 +34,11 @@ class Channel {
   // Number of the last published call; 0 before the first. Wraps round.
   uint32_t epoch() const { return epoch_; }
 
+  // Runs `body`, which deals with peers outside of this channel's waits. If it finds one lost or
+  // late, the error names the call: "reduce_scatter (combine, lane 0), rank 1, after epoch 16: ".
+  template <typename Body>
+  auto naming(const char* operation, Body&& body) const;
+
   // Waits until every peer has finished call `epoch`, the last one published here or an older one
   // (one look per peer if they have).
   void guard(uint32_t epoch, const char* operation);
@@ -51,6 +57,8 @@ class Channel {
   void finish();
 
  private:
+  std::string context(const char* operation) const;
+
   std::string name_;  // "combine, lane 0": for errors
   int rank_;
   std::vector<FlagLine*> lines_;
@@ -58,5 +66,16 @@ class Channel {
   Watch* watch_;
   uint32_t epoch_;
 };
+
+template <typename Body>
+auto Channel::naming(const char* operation, Body&& body) const {
+  try {
+    return body();
+  } catch (const PeerLost& error) {
+    throw PeerLost(context(operation) + error.what());
+  } catch (const DeadlineExceeded& error) {
+    throw DeadlineExceeded(context(operation) + error.what());
+  }
+}
 
 }  // namespace symmoe

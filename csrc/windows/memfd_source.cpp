@@ -89,9 +89,9 @@ const std::byte* MemfdSource::find(int rank, uint32_t ordinal) const {
   const auto found = table.find(ordinal);
   if (found == table.end()) return nullptr;
   if (found->second == nullptr) {
-    throw Mismatch("rank " + std::to_string(mesh_.rank()) + " asked for window " +
-                   std::to_string(ordinal) + " of rank " + std::to_string(rank) +
-                   ", which that rank has dropped");
+    throw Error("rank " + std::to_string(mesh_.rank()) + " asked for window " +
+                std::to_string(ordinal) + " of rank " + std::to_string(rank) +
+                ", which that rank has dropped");
   }
   return found->second->data();
 }

@@ -106,8 +106,10 @@ class Buffer:
 
 @final
 class Group:
-    """The windows, flags and pool of one rank. Thread-safe across lanes; lets go of the
-    interpreter lock while it waits or computes."""
+    """The windows, flags and pool of one rank.
+
+    Thread-safe across lanes; lets go of the interpreter lock while it waits or computes.
+    """
 
     def __init__(
         self,
@@ -125,7 +127,7 @@ class Group:
         None if there can be none here; refusal() then tells why.
         """
     def rearm(self, buffer: Buffer) -> bool:
-        """acquire for a buffer that was handed out before; False if it was outgrown since."""
+        """The same for a buffer that was handed out before; False if it was outgrown since."""
     def refusal(self) -> str: ...
     def find(self, address: int) -> tuple[Buffer, int] | None:
         """The buffer that holds an address, and the offset in it."""
@@ -134,11 +136,12 @@ class Group:
     def reduce_scatter(
         self, plan: Plan, buffer: Buffer, offset: int, output: int, threads: int
     ) -> bool:
-        """Zero staging: the partial rows are in the window. False: some rank has no window, all
-        ranks must take the fallback together now."""
+        """Zero staging: the partial rows are in the window.
+
+        False: some rank has no window, all ranks must take the fallback together now.
+        """
     def reduce_scatter_staged(self, plan: Plan, input: int, output: int, threads: int) -> bool:
-        """Like reduce_scatter, for partial rows in other memory. input 0: this rank has no rows
-        to offer by window (it will fall back)."""
+        """Like reduce_scatter, for partial rows in other memory."""
     def all_gather(
         self, plan: Plan, buffer: Buffer, offset: int, output: int, threads: int
     ) -> bool: ...
@@ -158,8 +161,10 @@ class Group:
         """Raises if the group is closed or poisoned, or a peer has ended."""
     def poison(self, reason: str) -> None: ...
     def stats(self) -> dict[str, int]:
-        """live_bytes, retired_bytes, view_bytes (retired, held by views), pinned_bytes, stage_bytes,
-        peer_bytes, peak_bytes, growths, buffers, calls_pull, calls_staged, calls_gather,
-        calls_gather_staged, calls_fallback."""
+        """Bytes: live, stage, retired, view, pinned, peer, peak; numbers: growths, buffers.
+
+        view_bytes is the part of retired_bytes that live views hold. Calls by path: calls_pull,
+        calls_staged, calls_gather, calls_gather_staged, calls_fallback.
+        """
     def close(self) -> None:
         """Idempotent, local. Memory under live views stays until they go."""

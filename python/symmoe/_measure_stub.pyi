@@ -1,4 +1,6 @@
-"""Types of symmoe._core.measure (csrc/bindings/measure.cpp). Addresses are ints, sizes bytes, times ns.
+"""Types of symmoe._core.measure (csrc/bindings/measure.cpp).
+
+Addresses are ints, sizes bytes, times ns.
 
 The time_* functions wait at the start line first, so that all ranks do the same at once.
 """

@@ -10,13 +10,14 @@ import json
 import os
 import secrets
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch.distributed as dist
 
 from . import _core, cores, topk
 from ._version import __version__
 from .config import Config
-from .errors import MismatchError, SymmoeError
+from .errors import MismatchError, PeerLostError, SymmoeError
 from .exchange import Exchange, open_exchange
 from .group import Group
 
@@ -33,6 +34,7 @@ class _Card:
     host: str
     uid: int
     pid: int
+    pid_space: str  # in which that number means something; empty if unknown
     affinity: list[int]
     address: str  # of its listener; empty if it has none
     trouble: str  # why it has none
@@ -55,6 +57,7 @@ def init(process_group: dist.ProcessGroup | None = None, config: Config | None =
         ValueError: This process is not in `process_group`, or a SYMMOE_* variable is malformed.
         MismatchError: Ranks differ in settings or version; raised on all of them.
         DeadlineError: Ranks did not show up within the timeout; the message names them.
+        PeerLostError: A rank ended meanwhile.
         SymmoeError: The store failed.
     """
     settings = Config.from_env() if config is None else config
@@ -107,12 +110,36 @@ def _introduce(config: Config, rank: int, world: int) -> tuple[_core.Listener | 
         host=_core.host_identity(),
         uid=os.getuid(),
         pid=os.getpid(),
+        pid_space=_pid_space(),
         affinity=cores.affinity(),
         address=listener.address if listener else "",
         trouble=trouble,
         token=secrets.token_hex(TOKEN_BYTES) if rank == 0 else "",
     )
     return listener, card
+
+
+def _pid_space() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def _look_for_ended(cards: list[_Card], rank: int) -> None:
+    """Raises PeerLostError if the process of another rank can be seen to have ended."""
+    mine = cards[rank]
+    for other, card in enumerate(cards):
+        if not mine.pid_space or (card.host, card.pid_space) != (mine.host, mine.pid_space):
+            continue
+        try:
+            state = Path(f"/proc/{card.pid}/stat").read_text().rpartition(") ")[2][:1]
+        except (FileNotFoundError, ProcessLookupError):
+            state = "X"
+        except OSError:
+            continue  # hidden from this process
+        if state in "XZ":  # dead, or waiting for its parent to take note
+            raise PeerLostError(f"rank {other} (pid {card.pid}) ended")
 
 
 def _difference(cards: list[_Card]) -> str:
@@ -170,7 +197,13 @@ def _open_windows(
         )
     except (SymmoeError, OSError, ValueError) as error:
         status = f"{type(error).__name__}: {error}"
-    for other, text in enumerate(exchange.gather("windows", status)):
+    try:
+        statuses = exchange.gather("windows", status, lambda: _look_for_ended(cards, rank))
+    except SymmoeError:
+        if core is not None:
+            core.close()
+        raise
+    for other, text in enumerate(statuses):
         if text:
             if core is not None:
                 core.close()

@@ -25,6 +25,7 @@ from .plans import (
     check_output,
     check_overlap,
     check_stream,
+    is_plain,
     make_layout,
     sizes_key,
 )
@@ -47,7 +48,6 @@ class Calls:
         "_checks",
         "_closed",
         "_combine_views",
-        "_config",
         "_core",
         "_core_gather",
         "_core_rearm",
@@ -62,6 +62,7 @@ class Calls:
         "_process_group",
         "_threads",
         "_views",
+        "_where",
         "rank",
         "world_size",
     )
@@ -78,9 +79,11 @@ class Calls:
     ) -> None:
         self.rank = rank
         self.world_size = world
+        self._where = {
+            name: f"{name} on rank {rank}" for name in (REDUCE_SCATTER, ALL_GATHER, "combine")
+        }
         self._core = core
         self._process_group = process_group
-        self._config = config
         self._cores = cores
         self._threads = 1 if cores == 1 else 0  # 0: ask torch in every call
         self._obstacle = obstacle  # why there are no windows; empty if there are
@@ -103,7 +106,12 @@ class Calls:
             self._core_gather = core.all_gather
 
     def _require_usable(self, operation: str) -> None:
-        """Raises ClosedError or PoisonedError if no call can be made any more."""
+        """Raises ClosedError or PoisonedError if no call can be made any more.
+
+        With a core, that notices forks and failures itself.
+        """
+        if self._core is not None and not self._closed:
+            return
         where = f"{operation} on rank {self.rank}"
         if self._closed:
             raise ClosedError(f"{where}: the group is closed")
@@ -115,7 +123,7 @@ class Calls:
             raise PoisonedError(f"{where}: an earlier call failed: {self._failure}")
 
     def _thread_count(self) -> int:
-        return self._threads or min(torch.get_num_threads(), self._cores)
+        return min(torch.get_num_threads(), self._cores)
 
     # --- checks -----------------------------------------------------------------------------------
 
@@ -131,11 +139,11 @@ class Calls:
         try:
             kind = sizes_key(sizes)
         except (TypeError, ValueError) as error:
-            raise type(error)(f"{operation} on rank {self.rank}: {error}") from None
+            raise type(error)(f"{self._where[operation]}: {error}") from None
         key = (operation, shape, dtype, lane, kind, padded_to)
         layout = self._layouts.get(key)
         if layout is None:
-            lane = check_lane(f"{operation} on rank {self.rank}", lane)
+            lane = check_lane(self._where[operation], lane)
             layout = make_layout(
                 operation, dtype, tuple(shape), kind, padded_to, lane, self.rank, self.world_size
             )
@@ -152,10 +160,10 @@ class Calls:
         layout = self._layout(operation, tensor.shape, tensor.dtype, sizes, padded_to, view.lane)
         if sizes is None and padded_to is None:
             view.even = layout
-        elif isinstance(sizes, (list, tuple)):
+        else:
             if len(view.layouts) >= MAX_LAYOUTS:
                 view.layouts.clear()
-            view.layouts[tuple(sizes), padded_to] = layout
+            view.layouts[sizes_key(sizes), padded_to] = layout
         return layout
 
     def _prepare(
@@ -170,32 +178,37 @@ class Calls:
     ) -> tuple[Layout, bool]:
         """The call's layout, and whether it works in place; raises on any wrong argument."""
         if stream is not None:
-            check_stream(f"{operation} on rank {self.rank}", stream)
-        if not (
-            isinstance(tensor, torch.Tensor)
-            and tensor.is_cpu
-            and tensor.layout is torch.strided
-            and tensor.is_contiguous()
-            and not tensor.is_neg()
-            and not tensor.requires_grad
-        ):
-            check_input(f"{operation} on rank {self.rank}", "input", tensor)
+            check_stream(self._where[operation], stream)
+        if not is_plain(tensor) or tensor.requires_grad:
+            check_input(self._where[operation], "input", tensor)
         layout = self._layout(operation, tensor.shape, tensor.dtype, sizes, padded_to, lane)
         if out is None:
             return layout, False
         self._check_output(layout, out)
-        in_place = check_overlap(f"{operation} on rank {self.rank}", tensor, out, layout)
-        return layout, in_place
+        address, target = tensor.data_ptr(), out.data_ptr()
+        if target + layout.out_bytes <= address or address + layout.in_bytes <= target:
+            return layout, False
+        return layout, check_overlap(self._where[operation], tensor, out, layout)
 
     def _check_output(self, layout: Layout, out: torch.Tensor) -> None:
-        """Raises unless `out` can take the call's result."""
-        where = f"{layout.operation} on rank {self.rank}"
-        check_output(where, out, layout.dtype, layout.out_shape)
+        """Raises unless `out` can take the call's result.
+
+        It may not lie in a window either; the core refuses that by itself, but not in front of a
+        fallback, and too late to be compared.
+        """
+        core_refuses = layout.plan is not None and not self._checks
         if (
-            self._core is not None
-            and out.nbytes
-            and self._core.overlaps(out.data_ptr(), out.nbytes)
+            core_refuses
+            and is_plain(out)
+            and out.shape == layout.out_shape
+            and out.dtype is layout.dtype
         ):
+            return
+        where = self._where[layout.operation]
+        check_output(where, out, layout.dtype, layout.out_shape)
+        if core_refuses or self._core is None or not layout.out_bytes:
+            return
+        if self._core.overlaps(out.data_ptr(), layout.out_bytes):
             raise ValueError(
                 f"{where}: out overlaps a window; it must be the caller's memory ({layout.text})"
             )
@@ -213,8 +226,9 @@ class Calls:
         stream: object | None,
     ) -> tuple[topk.Terms, Layout]:
         """What combine works on; raises on any wrong argument."""
-        where = f"combine on rank {self.rank}"
-        check_stream(where, stream)
+        where = self._where["combine"]
+        if stream is not None:
+            check_stream(where, stream)
         terms = topk.check_terms(where, expert_out, topk_weights, index, scale)
         shape = (terms.tokens, terms.hidden)
         layout = self._layout(REDUCE_SCATTER, shape, terms.dtype, sizes, padded_to, lane)
@@ -225,8 +239,7 @@ class Calls:
                 raise ValueError(f"{where}: index has {low}..{high}, allowed -1..{terms.pairs - 1}")
         if out is not None:
             self._check_output(layout, out)
-            begin, nbytes = out.data_ptr(), out.nbytes
-            topk.check_apart(where, terms, expert_out, topk_weights, index, begin, nbytes)
+            topk.check_apart(where, terms, out.data_ptr(), layout.out_bytes)
         return terms, layout
 
     def _in_window(self, tensor: torch.Tensor) -> bool:
@@ -270,7 +283,8 @@ class Calls:
             out = torch.empty(layout.out_shape, dtype=layout.dtype, device="cpu")
         core, plan = self._core, layout.plan
         if core is not None and plan is not None:
-            address, target, threads = tensor.data_ptr(), out.data_ptr(), self._thread_count()
+            address, target = tensor.data_ptr(), out.data_ptr()
+            threads = self._threads or self._thread_count()
             found = core.find(address) if layout.in_bytes else None
             if layout.operation == REDUCE_SCATTER:
                 if found is None:
@@ -319,7 +333,7 @@ class Calls:
                         target,
                         in_place,
                         deterministic,
-                        self._thread_count(),
+                        self._threads or self._thread_count(),
                     )
         except Exception as error:
             reason = f"{layout.operation} on rank {self.rank}: the process group failed: {error}"

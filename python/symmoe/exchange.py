@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
-from .errors import DeadlineError, SymmoeError
+from .errors import DeadlineError, PeerLostError, SymmoeError
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
+
+SLICE_SECONDS = 0.4
+Look: TypeAlias = "Callable[[], None]"
 
 _inits: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
 
@@ -25,8 +29,12 @@ _inits: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
 class Exchange(Protocol):
     """Collects one text per rank, any number of times."""
 
-    def gather(self, topic: str, text: str) -> list[str]:
-        """Every rank's `text`, in rank order. Collective; each topic is used once."""
+    def gather(self, topic: str, text: str, look: Look | None = None) -> list[str]:
+        """Every rank's `text`, in rank order. Collective; each topic is used once.
+
+        `look`, if given, is called now and then while waiting; it raises PeerLostError when a peer
+        has ended.
+        """
 
     def finish(self) -> None:
         """Clears up. Every rank calls it after its last gather."""
@@ -50,15 +58,17 @@ class StoreExchange:
         self._world = world
         self._timeout = timeout
         self._topics: list[str] = []
+        self._lost: PeerLostError | None = None
 
     def _keys(self, topic: str) -> list[str]:
         return [f"{self._namespace}/{topic}/{rank}" for rank in range(self._world)]
 
-    def gather(self, topic: str, text: str) -> list[str]:
+    def gather(self, topic: str, text: str, look: Look | None = None) -> list[str]:
         """Publishes `text` and waits for all ranks.
 
         Raises:
             DeadlineError: Ranks did not show up; the message names them.
+            PeerLostError: `look` raised it, and the rank has left no text behind.
             SymmoeError: The store failed.
         """
         keys = self._keys(topic)
@@ -66,27 +76,43 @@ class StoreExchange:
         end = time.monotonic() + self._timeout
         try:
             self._store.set(keys[self._rank], text)
-            while True:
-                left = max(end - time.monotonic(), 0.001)
-                try:
-                    self._store.wait(keys, timedelta(seconds=left))
-                except RuntimeError:
-                    missing = [rank for rank, key in enumerate(keys) if not self._has(key)]
-                    if missing and time.monotonic() >= end:
-                        raise DeadlineError(
-                            f"init on rank {self._rank}: rank(s) {missing} of {self._world} did "
-                            f"not reach '{topic}' within {self._timeout:g} s"
-                        ) from None
-                    if missing and end - time.monotonic() > 0.9 * self._timeout:
-                        raise  # far too early for a timeout: the store itself fails
-                    continue
-                return [self._store.get(key).decode() for key in keys]
-        except DeadlineError:
+            while not self._wait(keys, min(end, time.monotonic() + SLICE_SECONDS)):
+                missing = [rank for rank, key in enumerate(keys) if not self._has(key)]
+                if missing and time.monotonic() >= end:
+                    raise DeadlineError(
+                        f"init on rank {self._rank}: rank(s) {missing} of {self._world} did "
+                        f"not reach '{topic}' within {self._timeout:g} s"
+                    )
+                if missing and look is not None:
+                    self._look(look)
+            return [self._store.get(key).decode() for key in keys]
+        except SymmoeError:
             raise
         except RuntimeError as error:
             raise SymmoeError(
                 f"init on rank {self._rank}: the process group's store failed: {error}"
             ) from error
+
+    def _wait(self, keys: list[str], until: float) -> bool:
+        """Whether all keys are there, at the latest at `until`."""
+        start = time.monotonic()
+        seconds = max(until - start, 0.001)
+        try:
+            self._store.wait(keys, timedelta(seconds=seconds))
+        except RuntimeError:
+            if time.monotonic() - start < seconds / 2:
+                raise  # not a timeout: the store itself fails
+            return False
+        return True
+
+    def _look(self, look: Look) -> None:
+        """Raises PeerLostError if a peer has ended, and a slice later has left no word either."""
+        if self._lost is not None:
+            raise PeerLostError(f"init on rank {self._rank}: {self._lost}") from self._lost
+        try:
+            look()
+        except PeerLostError as lost:
+            self._lost = lost
 
     def _has(self, key: str) -> bool:
         return bool(self._store.check([key]))
@@ -108,7 +134,7 @@ class CollectiveExchange:
     def __init__(self, process_group: dist.ProcessGroup) -> None:
         self._process_group = process_group
 
-    def gather(self, topic: str, text: str) -> list[str]:
+    def gather(self, topic: str, text: str, look: Look | None = None) -> list[str]:  # noqa: ARG002
         """Collects `text` from all ranks; waits as long as the process group does.
 
         Raises:
@@ -123,7 +149,7 @@ class CollectiveExchange:
 class LoneExchange:
     """Exchange in a world of one."""
 
-    def gather(self, topic: str, text: str) -> list[str]:  # noqa: ARG002
+    def gather(self, topic: str, text: str, look: Look | None = None) -> list[str]:  # noqa: ARG002
         """The only rank's text."""
         return [text]
 

@@ -31,7 +31,7 @@ class Group(Windows):
 
     def reduce_scatter(
         self,
-        input: torch.Tensor,  # noqa: A002
+        input: torch.Tensor,
         out: torch.Tensor | None = None,
         *,
         sizes: Sizes = None,
@@ -82,8 +82,10 @@ class Group(Windows):
             )
         if sizes is None and padded_to is None:
             layout = view.even
+        elif type(sizes) is list or type(sizes) is tuple:
+            layout = view.layouts.get((tuple(sizes), padded_to))
         else:
-            layout = view.layouts.get((tuple(sizes) if type(sizes) is list else sizes, padded_to))
+            layout = None
         if layout is None:
             layout = self._view_layout(view, REDUCE_SCATTER, sizes, padded_to)
         if out is None:
@@ -108,7 +110,7 @@ class Group(Windows):
 
     def all_gather(
         self,
-        input: torch.Tensor,  # noqa: A002
+        input: torch.Tensor,
         out: torch.Tensor | None = None,
         *,
         sizes: Sizes = None,
@@ -139,8 +141,10 @@ class Group(Windows):
             return self._call(ALL_GATHER, input, out, sizes, padded_to, lane, False, stream)
         if sizes is None and padded_to is None:
             layout = view.even
+        elif type(sizes) is list or type(sizes) is tuple:
+            layout = view.layouts.get((tuple(sizes), padded_to))
         else:
-            layout = view.layouts.get((tuple(sizes) if type(sizes) is list else sizes, padded_to))
+            layout = None
         if layout is None:
             layout = self._view_layout(view, ALL_GATHER, sizes, padded_to)
         if out is None:
@@ -174,7 +178,8 @@ class Group(Windows):
         stream: object | None,
     ) -> torch.Tensor:
         """A collective on any tensor."""
-        self._require_usable(operation)
+        if self._core is None or self._closed:
+            self._require_usable(operation)
         try:
             layout, in_place = self._prepare(operation, tensor, out, sizes, padded_to, lane, stream)
         except (TypeError, ValueError) as error:
@@ -235,8 +240,8 @@ class Group(Windows):
             window = self.acquire("combine", shape, terms.dtype, lane=layout.lane)
             if window is None:
                 window = torch.empty(shape, dtype=terms.dtype, device="cpu")
-            address, nbytes = window.data_ptr(), window.nbytes
-            topk.check_apart("combine", terms, expert_out, topk_weights, index, address, nbytes)
+            address = window.data_ptr()
+            topk.check_apart(self._where["combine"], terms, address, layout.in_bytes)
         except (TypeError, ValueError) as error:
             if self._checks:
                 self._report(lane, error)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 
@@ -128,17 +128,14 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def sizes_key(sizes: Sizes) -> Any:
+def sizes_key(sizes: Sizes) -> int | tuple[int, ...] | None:
     """Something hashable that stands for `sizes`; equal sizes give equal keys.
 
     Raises:
         TypeError: `sizes` is nothing of the kind.
         ValueError: `sizes` is a tensor on a GPU.
     """
-    kind = type(sizes)
-    if kind is list:
-        return tuple(sizes)  # type: ignore[arg-type]
-    if sizes is None or kind is tuple or kind is int:
+    if sizes is None or type(sizes) is int:
         return sizes
     if isinstance(sizes, torch.Tensor):
         if not sizes.is_cpu:
@@ -150,7 +147,10 @@ def sizes_key(sizes: Sizes) -> Any:
             )
         return tuple(sizes.tolist())
     if isinstance(sizes, Iterable):
-        return tuple(sizes)
+        return tuple(
+            size if type(size) is int else as_int(f"sizes[{r}]", size)
+            for r, size in enumerate(sizes)
+        )
     return as_int("sizes", sizes)
 
 
@@ -185,7 +185,7 @@ def make_layout(
     operation: str,
     dtype: torch.dtype,
     shape: tuple[int, ...],
-    key: Any,
+    key: int | tuple[int, ...] | None,
     padded_to: object,
     lane: int,
     rank: int,
@@ -237,9 +237,9 @@ def make_layout(
 
 
 def _explicit(
-    where: str, key: tuple[object, ...], padded_to: object, world: int
+    where: str, key: tuple[int, ...], padded_to: object, world: int
 ) -> tuple[list[int], int | None]:
-    counts = [as_int(f"{where}: sizes[{r}]", size) for r, size in enumerate(key)]
+    counts = list(key)
     if len(counts) != world:
         raise ValueError(f"{where}: {len(counts)} sizes for {world} ranks (sizes = {counts})")
     for r, count in enumerate(counts):
@@ -279,6 +279,16 @@ def _equal(
 # --- what is checked in every call ----------------------------------------------------------------
 
 
+def is_plain(tensor: object) -> bool:
+    """Whether `tensor` is contiguous CPU memory."""
+    return (
+        isinstance(tensor, torch.Tensor)
+        and tensor.is_cpu
+        and tensor.is_contiguous()
+        and tensor.layout is torch.strided
+    )
+
+
 def check_tensor(where: str, name: str, tensor: object) -> None:
     """Raises unless `tensor` is plain, contiguous CPU memory.
 
@@ -299,8 +309,6 @@ def check_tensor(where: str, name: str, tensor: object) -> None:
             f"{where}: {name} must be contiguous, got strides {tensor.stride()} for shape "
             f"{list(tensor.shape)}"
         )
-    if tensor.is_neg() or tensor.is_conj():
-        raise ValueError(f"{where}: {name} is a lazy negative or conjugate; resolve it first")
 
 
 def check_input(where: str, name: str, tensor: object) -> None:
@@ -345,13 +353,14 @@ def check_stream(where: str, stream: object) -> None:
 def check_overlap(where: str, tensor: torch.Tensor, out: torch.Tensor, layout: Layout) -> bool:
     """Whether `out` is exactly this rank's slice of `tensor` (or the reverse, for all_gather).
 
+    Only for a pair that may overlap: False means that one of them is empty.
+
     Raises:
         ValueError: They overlap in any other way.
     """
     row_bytes = layout.hidden * layout.dtype.itemsize
-    begin, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
-    out_begin, out_end = out.data_ptr(), out.data_ptr() + out.nbytes
-    if begin >= end or out_begin >= out_end or out_end <= begin or end <= out_begin:
+    begin, out_begin = tensor.data_ptr(), out.data_ptr()
+    if not layout.in_bytes or not layout.out_bytes:
         return False
     own = layout.begins[layout.rank] * row_bytes
     if layout.operation == REDUCE_SCATTER:

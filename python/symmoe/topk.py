@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from . import _core
-from .plans import WINDOW_TYPES, check_input, check_stream, check_tensor, name_of
+from .plans import WINDOW_TYPES, check_input, check_stream, check_tensor, is_plain, name_of
 
 _thread_limit = len(os.sched_getaffinity(0))
 
@@ -39,6 +39,7 @@ class Terms(NamedTuple):
         weights_type: The core's number.
         index_is_64bit: Whether the index is int64.
         scale: Factor, or None.
+        spans: Name, first address and end of each input.
     """
 
     tokens: int
@@ -52,6 +53,7 @@ class Terms(NamedTuple):
     weights_type: int
     index_is_64bit: bool
     scale: float | None
+    spans: list[tuple[str, int, int]]
 
 
 def check_terms(
@@ -67,7 +69,8 @@ def check_terms(
         TypeError: A dtype or kind of argument that does not belong.
         ValueError: Shapes that do not fit; the message has them.
     """
-    check_input(where, "expert_out", expert_out)
+    if not is_plain(expert_out) or expert_out.requires_grad:
+        check_input(where, "expert_out", expert_out)
     dtype = expert_out.dtype
     code = WINDOW_TYPES.get(dtype)
     if code is None:
@@ -75,11 +78,14 @@ def check_terms(
             f"{where}: expert_out is {name_of(dtype)}, expected bfloat16, float16 or float32"
         )
     shape = expert_out.shape
+    address = expert_out.data_ptr()
+    spans = [("expert_out", address, address + expert_out.nbytes)]
     pairs = 0
     index_address = 0
     index_is_64bit = False
     if index is not None:
-        check_tensor(where, "index", index)
+        if not is_plain(index):
+            check_tensor(where, "index", index)
         if index.dtype is not torch.int32 and index.dtype is not torch.int64:
             raise TypeError(f"{where}: index is {name_of(index.dtype)}, expected int32 or int64")
         if len(shape) != 2 or index.dim() != 2:
@@ -90,6 +96,7 @@ def check_terms(
         tokens, slots = index.shape
         pairs, hidden = shape
         index_address = index.data_ptr()
+        spans.append(("index", index_address, index_address + index.nbytes))
         index_is_64bit = index.dtype is torch.int64
     elif len(shape) == 3:
         tokens, slots, hidden = shape
@@ -104,7 +111,8 @@ def check_terms(
     weights_address = 0
     weights_type = _core.FLOAT32
     if topk_weights is not None:
-        check_input(where, "topk_weights", topk_weights)
+        if not is_plain(topk_weights) or topk_weights.requires_grad:
+            check_input(where, "topk_weights", topk_weights)
         if topk_weights.dtype is dtype:
             weights_type = code
         elif topk_weights.dtype is not torch.float32:
@@ -118,6 +126,7 @@ def check_terms(
                 f"[M, K] = {[tokens, slots]}"
             )
         weights_address = topk_weights.data_ptr()
+        spans.append(("topk_weights", weights_address, weights_address + topk_weights.nbytes))
     if scale is not None and type(scale) is not float:
         if isinstance(scale, bool) or not hasattr(scale, "__float__"):
             raise TypeError(f"{where}: scale must be a number, got {scale!r}")
@@ -128,12 +137,13 @@ def check_terms(
         hidden,
         pairs,
         dtype,
-        expert_out.data_ptr(),
+        address,
         weights_address,
         index_address,
         weights_type,
         index_is_64bit,
         scale,
+        spans,
     )
 
 
@@ -194,9 +204,11 @@ def topk_reduce(
             Nothing was written.
     """
     where = "topk_reduce"
-    check_stream(where, stream)
+    if stream is not None:
+        check_stream(where, stream)
     terms = check_terms(where, expert_out, topk_weights, index, scale)
-    check_tensor(where, "out", out)
+    if not is_plain(out):
+        check_tensor(where, "out", out)
     output_type = WINDOW_TYPES.get(out.dtype)
     if output_type is None:
         raise TypeError(
@@ -207,27 +219,18 @@ def topk_reduce(
             f"{where}: out has shape {list(out.shape)}, expected "
             f"[M, H] = {[terms.tokens, terms.hidden]}"
         )
-    check_apart(where, terms, expert_out, topk_weights, index, out.data_ptr(), out.nbytes)
-    run(terms, out.data_ptr(), output_type, min(torch.get_num_threads(), _thread_limit))
+    target = out.data_ptr()
+    check_apart(where, terms, target, out.nbytes)
+    run(terms, target, output_type, min(torch.get_num_threads(), _thread_limit))
     return out
 
 
-def check_apart(
-    where: str,
-    terms: Terms,
-    expert_out: torch.Tensor,
-    topk_weights: torch.Tensor | None,
-    index: torch.Tensor | None,
-    begin: int,
-    nbytes: int,
-) -> None:
+def check_apart(where: str, terms: Terms, begin: int, nbytes: int) -> None:
     """Raises ValueError if an input lies in the output's memory, `nbytes` at `begin`."""
     end = begin + nbytes
-    if terms.input_at < end and begin < terms.input_at + expert_out.nbytes:
-        raise ValueError(f"{where}: the output overlaps expert_out ({begin:#x}, {nbytes} bytes)")
-    if topk_weights is not None and (
-        terms.weights_at < end and begin < terms.weights_at + topk_weights.nbytes
-    ):
-        raise ValueError(f"{where}: the output overlaps topk_weights ({begin:#x})")
-    if index is not None and terms.index_at < end and begin < terms.index_at + index.nbytes:
-        raise ValueError(f"{where}: the output overlaps index ({begin:#x}, {nbytes} bytes)")
+    for name, first, past in terms.spans:
+        if first < end and begin < past:
+            raise ValueError(
+                f"{where}: the output overlaps {name} (output at {begin:#x}, {nbytes} bytes; "
+                f"{name} at {first:#x}, {past - first} bytes)"
+            )

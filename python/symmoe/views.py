@@ -53,6 +53,7 @@ class ViewCache:
         self.by_key: dict[Key, View] = {}
         self.by_id: dict[str, dict[int, View]] = {role: {} for role in roles}
         self._find_by_id = find_by_id
+        self._addresses: dict[tuple[str, int], int] = {}  # of current windows
         self._lock = threading.Lock()
 
     def add(self, key: Key, buffer: _core.Buffer) -> torch.Tensor:
@@ -67,13 +68,10 @@ class ViewCache:
                 tensor = flat.view(rows, hidden)
         view = View(tensor, buffer, lane)
         with self._lock:
-            outgrown = [
-                other
-                for other, old in self.by_key.items()
-                if other[:2] == (role, lane) and old.buffer.address != buffer.address
-            ]
-            for other in outgrown:
-                self._forget(other)
+            if self._addresses.get((role, lane)) != buffer.address:
+                self._addresses[role, lane] = buffer.address
+                for other in [other for other in self.by_key if other[:2] == (role, lane)]:
+                    self._forget(other)
             while len(self.by_key) >= MAX_VIEWS:
                 self._forget(next(iter(self.by_key)))
             self._forget(key)

@@ -117,6 +117,35 @@ TEST(the_first_death_is_the_cause_although_more_follow) {
   });
 }
 
+TEST(a_dead_peer_found_while_windows_are_announced) {
+  const std::vector<std::pair<std::string, std::function<void(Engine&)>>> cases = {
+      {"acquire", [](Engine& engine) { engine.acquire(Role::kCombine, 2, 8); }},
+      {"reserve", [](Engine& engine) { engine.reserve(Role::kCombine, 3, 8, false); }},
+      {"reduce_scatter",
+       [](Engine& engine) { do_call(engine, small_plan(engine, 2), Path::kStaged, 1); }}};
+  for (const auto& [operation, body] : cases) {
+    ThreadGroup group(2);
+    group.source(0).lost_peer = 1;
+    const std::string words = words_of<PeerLost>([&] { body(group.engine(0)); });
+    expect_words(words, {operation + " (combine, lane ", "rank 0, after epoch 0: rank 1 ended"});
+    expect_poisoned(group.engine(0), "rank 1 ended");
+  }
+}
+
+TEST(a_dead_peer_found_when_its_window_is_looked_up) {
+  ThreadGroup group(2);
+  group.run([&](Engine& engine) {
+    const Plan plan = small_plan(engine);
+    const auto buffer = engine.acquire(Role::kCombine, 0, plan.input_bytes());
+    const Memory output(plan.output_bytes());
+    if (engine.rank() == 0) group.source(0).lost_peer = 1;
+    const auto reduce = [&] { engine.reduce_scatter(plan, *buffer, 0, output.get(), 1); };
+    if (engine.rank() == 1) return reduce();
+    expect_words(words_of<PeerLost>(reduce),
+                 {"reduce_scatter (combine, lane 0), rank 0, after epoch 1: rank 1 ended"});
+  });
+}
+
 TEST(check_finds_a_dead_peer) {
   ThreadGroup group(2);
   Engine& engine = group.engine(0);

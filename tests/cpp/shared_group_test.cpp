@@ -177,7 +177,7 @@ TEST(a_rank_killed_during_pool_calls) {
         engine.acquire(Role::kCombine, call % kMaxLanes, static_cast<size_t>(call + 1) * 5000);
         engine.trim();
       },
-      "ended");
+      "), rank ");
 }
 
 TEST(a_stopped_rank_runs_into_the_deadline_and_hears_of_it) {

@@ -85,6 +85,7 @@ class ThreadSource : public WindowSource {
       : rank_(rank), world_(world), mailboxes_(mailboxes), known_(static_cast<size_t>(world)) {}
 
   Window create(size_t bytes) override {
+    require_peer();
     const size_t limit = limit_bytes.load();
     if (limit != 0 && bytes > limit) {
       throw OutOfMemory("rank " + std::to_string(rank_) + " has no " + std::to_string(bytes) +
@@ -111,6 +112,7 @@ class ThreadSource : public WindowSource {
   }
 
   const std::byte* address(int rank, uint32_t ordinal) override {
+    require_peer();
     for (const int64_t end = now_ns() + 20'000'000'000; now_ns() < end; std::this_thread::yield()) {
       take_in(rank);
       const std::lock_guard lock(mutex_);
@@ -146,9 +148,14 @@ class ThreadSource : public WindowSource {
     return dropped_;
   }
 
+  std::atomic<int> lost_peer = -1;      // PeerLost from whatever concerns peers
   std::atomic<size_t> limit_bytes = 0;  // larger windows: OutOfMemory; 0: no limit
 
  private:
+  void require_peer() const {
+    if (lost_peer >= 0) throw PeerLost("rank " + std::to_string(lost_peer) + " ended");
+  }
+
   void announce(const Window& window) {
     for (int rank = 0; rank < world_; ++rank) {
       if (rank != rank_) mailboxes_.at({rank_, rank}).put(window);

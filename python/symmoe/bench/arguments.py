@@ -108,7 +108,7 @@ def _of_tokens(
 ) -> list[Problem]:
     shape = find_shape(name)
     if mode == "topk" and not arguments.tokens:
-        token_bytes = shape.topk * shape.hidden * ELEMENT_BYTES[dtype] * ranks
+        token_bytes = shape.topk * shape.hidden * ELEMENT_BYTES[dtype]
         tokens = [-(-_TOPK_INPUT_BYTES // token_bytes)]
     else:
         default = "16,256" if arguments.quick else "16,128,1024"

@@ -45,10 +45,12 @@ class Backend:
         name: The name of the path, for `--paths` and in results.
         spins_idle: Set it if threads of this backend use the processor between calls: its
             processes are then stopped while others have their turn.
+        exchanges: Whether the output is summed over ranks.
     """
 
     name = ""
     spins_idle = False
+    exchanges = True
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -153,9 +155,7 @@ def load(name: str, files: list[Path]) -> Callable[[Place], Backend]:
     if name not in BUILT_IN:
         raise BenchError(f"no path '{name}'; known: {', '.join(BUILT_IN)}")
     module, cls = BUILT_IN[name]
-    found: type[Backend] = getattr(
-        importlib.import_module(f"{__package__}.backends.{module}"), cls
-    )
+    found: type[Backend] = getattr(importlib.import_module(f"{__package__}.backends.{module}"), cls)
     return found
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 
 from . import table
 from .arguments import (
@@ -57,16 +60,33 @@ def main(arguments: argparse.Namespace) -> int:
         print(table.lines(problem, rows, paths), flush=True)
 
     try:
-        outcome = run_sweep(problems, paths, optional, setting, effort, show)
+        with _ends_in_order():
+            outcome = run_sweep(problems, paths, optional, setting, effort, show)
     except BenchError as error:
         print(f"symmoe bench: {error}", file=sys.stderr)
         return 1
     return _finish(arguments, machine, outcome)
 
 
-def _finish(
-    arguments: argparse.Namespace, machine: dict[str, object], outcome: Outcome
-) -> int:
+@contextlib.contextmanager
+def _ends_in_order() -> Iterator[None]:
+    """Lets SIGTERM unwind, like an interrupt, so that no worker or folder is left behind."""
+
+    def leave(number: int, frame: object) -> None:
+        del frame
+        sys.exit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _finish(arguments: argparse.Namespace, machine: dict[str, object], outcome: Outcome) -> int:
     for note in outcome.notes:
         print(f"# note: {note}")
     if arguments.json:

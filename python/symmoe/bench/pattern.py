@@ -70,9 +70,11 @@ def make_weights(problem: Problem, rank: int) -> torch.Tensor:
     return (_row_weights(0, problem.rows)[:, None] * slots[None, :]).contiguous()
 
 
-def expected(problem: Problem, rank: int, seed: int) -> torch.Tensor:
-    """What the rank's output must be, [tokens, hidden]; in mode topk [rows, hidden]."""
-    alone = problem.mode == "topk"
+def expected(problem: Problem, rank: int, seed: int, alone: bool) -> torch.Tensor:
+    """What the rank's output must be: [tokens, hidden], the sum over all ranks.
+
+    alone: [rows, hidden] instead, what this rank has before anything is exchanged.
+    """
     pattern = torch.zeros(PERIOD)
     for source in [rank] if alone else range(problem.ranks):
         if problem.mode == "collective":

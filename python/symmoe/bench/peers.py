@@ -12,8 +12,6 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-
-
 SHIM_NAME = "libsymmoe_oneccl_shim.so"
 # Tells the workers of oneCCL where the shim is.
 SHIM_VARIABLE = "SYMMOE_BENCH_ONECCL_SHIM"

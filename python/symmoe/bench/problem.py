@@ -69,8 +69,8 @@ class Problem:
 
     @property
     def rows(self) -> int:
-        """Rows of a rank's partial sums: those of all ranks' tokens."""
-        return self.tokens * self.ranks
+        """Rows that a rank sums: those of all ranks' tokens; in mode topk its own."""
+        return self.tokens if self.mode == "topk" else self.tokens * self.ranks
 
     @property
     def count(self) -> int:

@@ -100,12 +100,14 @@ def limit_of(problem: Problem, rates: Rates, cores: int) -> float:
     return limit
 
 
-def make_row(problem: Problem, path: str, samples: Samples, limit: float) -> Row:
+def make_row(
+    problem: Problem, path: str, samples: Samples, limit: float, plain_limit: float
+) -> Row:
     """One row of the result: a path at a problem.
 
     Bandwidths are those of nccl-tests: "algbw" is a rank's whole partial buffer over the time,
-    "busbw" (N-1)/N of it. In mode topk, where nothing is exchanged, "algbw" is what a process
-    reads and writes over the time, and busbw the same.
+    "busbw" (N-1)/N of it. In mode topk, where nothing is exchanged, both are what a process reads
+    and writes over the time. "limit_plain_us" is the limit without its factor o.
     """
     spans = sorted(samples.spans_us)
     time_us = statistics.median(spans)
@@ -129,6 +131,7 @@ def make_row(problem: Problem, path: str, samples: Samples, limit: float) -> Row
         "wrong": samples.wrong,
         "limit_us": limit if comparable else None,
         "limit_ratio": ratio,
+        "limit_plain_us": plain_limit if comparable else None,
         "bad_calibration": ratio is not None and ratio > BAD_CALIBRATION,
         "ratio_to_stream": ratio if problem.mode == "topk" else None,
         "count": problem.count,
@@ -147,7 +150,5 @@ def compare(rows: list[Row]) -> None:
     """Fills "times_faster": for each other path of the same problem, its time over this one's."""
     for row in rows:
         row["times_faster"] = {
-            other["path"]: other["time_us"] / row["time_us"]
-            for other in rows
-            if other is not row
+            other["path"]: other["time_us"] / row["time_us"] for other in rows if other is not row
         }

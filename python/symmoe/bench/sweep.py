@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -153,12 +154,13 @@ def measure_problem(
                 samples[path].add(answers)
     rates = calibration.rates(problem, cores)
     limit = limit_of(problem, rates, cores)
+    plain_limit = limit_of(problem, dataclasses.replace(rates, overlap=1.0), cores)
     rows = []
     for path, sample in samples.items():
         if sample.unsupported:
             outcome.note(f"{path} has no {problem.mode} of {problem.dtype}: {sample.unsupported}")
         else:
-            rows.append(make_row(problem, path, sample, limit))
+            rows.append(make_row(problem, path, sample, limit, plain_limit))
     compare(rows)
     outcome.rows += rows
     outcome.calibration.append({"problem": problem.to_json(), "rates": vars(rates)})

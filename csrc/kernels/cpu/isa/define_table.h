@@ -13,6 +13,8 @@ namespace symmoe::kernels::SYMMOE_ISA_NAMESPACE {
   {SYMMOE_TOPK_ROWS(in, DType::kBFloat16), SYMMOE_TOPK_ROWS(in, DType::kFloat16), \
    SYMMOE_TOPK_ROWS(in, DType::kFloat32)}
 
+// One source per instruction set includes this file, each with a namespace of its own.
+// NOLINTNEXTLINE(misc-definitions-in-headers)
 const KernelTable kTable = {
     SYMMOE_ISA_NAME,
     {SYMMOE_TOPK_TYPES(DType::kBFloat16), SYMMOE_TOPK_TYPES(DType::kFloat16),

@@ -105,7 +105,7 @@ struct TopkSequential {
   SYMMOE_INLINE void blocks(int64_t row, int64_t element, float* sums, const char* ahead) const {
     Pair sum[kBlocks];
     char* sum_bytes = reinterpret_cast<char*>(sums);
-    constexpr int kSumBytes = kBlock * sizeof(float);
+    constexpr int64_t kSumBytes = kBlock * sizeof(float);
 #pragma GCC unroll 8
     for (int b = 0; b < kBlocks; ++b) {
       if constexpr (!kStart) sum[b] = load_float32(sum_bytes + b * kSumBytes);
@@ -116,20 +116,21 @@ struct TopkSequential {
       const Floats weight = splat(terms[row + r].weight);
 #pragma GCC unroll 8
       for (int b = 0; b < kBlocks; ++b) {
-        constexpr int kBytes = kBlock * kSize<kIn>;
+        constexpr int64_t kBytes = kBlock * kSize<kIn>;
         const Pair x = load<kIn>(from + b * kBytes);
         // One line at a time between the loads: a burst would fill the miss queue.
-        const int place = (r * kBlocks + b) * kBytes;
+        const int64_t place = (r * kBlocks + b) * kBytes;
         if (place % kLine == 0) __builtin_prefetch(ahead + place, 0, 3);
         if (kBytes > kLine) __builtin_prefetch(ahead + place + kLine, 0, 3);
         sum[b] = kStart && r == 0 ? Sum::first(x, weight) : Sum::next(sum[b], x, weight);
       }
     }
     char* to = output + element * kSize<kOut>;
+    constexpr int64_t kOutBytes = kBlock * kSize<kOut>;
 #pragma GCC unroll 8
     for (int b = 0; b < kBlocks; ++b) {
       if constexpr (kFinish) {
-        store<kOut, kIn, kStream>(to + b * kBlock * kSize<kOut>, scaled(sum[b], scale));
+        store<kOut, kIn, kStream>(to + b * kOutBytes, scaled(sum[b], scale));
       } else {
         store_float32<false>(sum_bytes + b * kSumBytes, sum[b]);
       }

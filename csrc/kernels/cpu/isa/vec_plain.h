@@ -16,9 +16,9 @@ constexpr int kWidth = 4;
 constexpr int kStreamAlignment = 16;
 constexpr int kPanelPairs = 1;  // see kPanelBlocks
 
-typedef float Floats __attribute__((vector_size(16)));
-typedef uint32_t Words __attribute__((vector_size(16)));
-typedef uint16_t Halves __attribute__((vector_size(16)));
+using Floats = float __attribute__((vector_size(16)));
+using Words = uint32_t __attribute__((vector_size(16)));
+using Halves = uint16_t __attribute__((vector_size(16)));
 
 struct Pair {
   Floats first;

@@ -15,9 +15,12 @@ _DEADLINE = timedelta(seconds=300)
 
 def connect(place: Place) -> None:
     """Makes the default process group, over a file in the shared folder."""
-    store = dist.FileStore(str(place.folder / "store"), place.world)
     dist.init_process_group(
-        "gloo", store=store, rank=place.rank, world_size=place.world, timeout=_DEADLINE
+        "gloo",
+        init_method=f"file://{place.folder / 'store'}",
+        rank=place.rank,
+        world_size=place.world,
+        timeout=_DEADLINE,
     )
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from mpi4py import MPI
 
 from ..backend import PrivateMemory
@@ -95,8 +93,3 @@ class OpenMpi(_Mpi):
 
     name = "openmpi"
     vendor = "Open MPI"
-
-
-def library() -> str:
-    """The MPI library's name for itself, first line."""
-    return re.split(r"[\n\r,]", MPI.Get_library_version())[0].strip("\0 ")

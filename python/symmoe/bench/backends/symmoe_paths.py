@@ -97,6 +97,7 @@ class TopkAlone(Backend):
     """The top-k sum into ordinary memory: what combine spends before anything is exchanged."""
 
     name = "topk"
+    exchanges = False
 
     def unsupported(self, problem: Problem) -> str:
         """There is no top-k sum in mode collective."""
