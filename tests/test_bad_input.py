@@ -183,7 +183,7 @@ def windows_and_roles(rank: int, world: int) -> None:
             acquire("combine", (ROWS, HIDDEN), torch.float32, lane=99)
         with refused(ValueError, "stream"):
             acquire("combine", (ROWS, HIDDEN), torch.float32, stream=object())
-        with refused(ValueError, "lanes"):
+        with refused(ValueError, "lanes=17", "1..16"):
             group.reserve(ROWS, HIDDEN, torch.float32, lanes=17)
         with refused(ValueError, "rows=-1"):
             group.reserve(-1, HIDDEN, torch.float32)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
+from . import _core
 from .calls import Calls
 from .plans import (
     OTHER_TYPES,
@@ -140,7 +141,8 @@ class Windows(Calls):
         rows, hidden = as_int(f"{where}: rows", rows), as_int(f"{where}: hidden", hidden)
         if rows < 0 or hidden < 1:
             raise ValueError(f"{where}: rows={rows}, hidden={hidden} make no window")
-        check_lane(f"{where}: lanes-1", as_int(f"{where}: lanes", lanes) - 1)
+        if not 1 <= as_int(f"{where}: lanes", lanes) <= _core.MAX_LANES:
+            raise ValueError(f"{where}: lanes={lanes} is not in 1..{_core.MAX_LANES}")
         nbytes = rows * hidden * dtype.itemsize
         reason = self._obstacle
         if not reason and dtype not in WINDOW_TYPES:

@@ -33,6 +33,7 @@ bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
+bool has_avx512bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
 #endif
 
 const std::vector<const KernelTable*>& available_tables() {
@@ -40,6 +41,7 @@ const std::vector<const KernelTable*>& available_tables() {
     std::vector<const KernelTable*> found;
 #if defined(__x86_64__)
     __builtin_cpu_init();
+    if (has_avx512bf16()) found.push_back(&avx512bf16::kTable);
     if (has_avx512()) found.push_back(&avx512::kTable);
     if (has_avx2()) found.push_back(&avx2::kTable);
 #endif

@@ -11,8 +11,9 @@
 // The arithmetic of the CPU path. Every function gives the same bits for every instruction set,
 // alignment, thread count and caller's floating-point mode; any NaN equals any NaN, and a NaN in a
 // bfloat16 output is written as 0x7fff. Pointers may have any alignment. Inputs must not change
-// during a call and must not overlap the output. `threads` is how many threads may be used; small
-// calls use fewer. Wrong arguments throw InvalidArgument before anything is written.
+// during a call and must not overlap the output; only rank_reduce may write exactly over a source.
+// `threads` is how many threads may be used; small calls use fewer. Wrong arguments throw
+// InvalidArgument before anything is written.
 namespace symmoe::kernels {
 
 // Per token: acc = the first present term, then acc = fma(weight, element, acc) in fp32 over the
@@ -48,7 +49,7 @@ void rank_reduce(const RankReduceArgs& args, int threads);
 
 void copy(void* destination, const void* source, size_t bytes, int threads);
 
-// The instruction set in use: "avx512", "avx2" or "plain". Chosen at the first use: SYMMOE_ISA if
+// The instruction set in use: "avx512bf16", "avx512", "avx2" or "plain". Chosen at the first use: SYMMOE_ISA if
 // set (InvalidArgument if this machine cannot run it), else the best one.
 const char* isa_name();
 // Best first; always ends with "plain".

@@ -57,6 +57,9 @@ extern const KernelTable kTable;
 namespace avx512 {
 extern const KernelTable kTable;
 }
+namespace avx512bf16 {
+extern const KernelTable kTable;
+}
 #endif
 
 }  // namespace symmoe::kernels
