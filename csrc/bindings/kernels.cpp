@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "bindings/bindings.h"
+#include "windows/own_windows.h"
 
 namespace py = pybind11;
 
@@ -26,20 +27,22 @@ void topk_reduce(uintptr_t input, uintptr_t weights, uintptr_t index, uintptr_t 
                  int64_t tokens, int64_t slots, int64_t hidden, int64_t pairs,
                  std::optional<float> scale, int input_type, int output_type, int weights_type,
                  bool index_is_64bit, int threads) {
-  const kernels::TopkReduceArgs args{.input = pointer<const void>(input),
-                                     .weights = pointer<const void>(weights),
-                                     .index = pointer<const void>(index),
-                                     .output = pointer<void>(output),
-                                     .tokens = tokens,
-                                     .slots = slots,
-                                     .hidden = hidden,
-                                     .pairs = pairs,
-                                     .scale = scale.value_or(1.0F),
-                                     .has_scale = scale.has_value(),
-                                     .input_type = dtype_from(input_type),
-                                     .output_type = dtype_from(output_type),
-                                     .weights_type = dtype_from(weights_type),
-                                     .index_is_64bit = index_is_64bit};
+  const kernels::TopkReduceArgs args{
+      .input = pointer<const void>(input),
+      .weights = pointer<const void>(weights),
+      .index = pointer<const void>(index),
+      .output = pointer<void>(output),
+      .tokens = tokens,
+      .slots = slots,
+      .hidden = hidden,
+      .pairs = pairs,
+      .scale = scale.value_or(1.0F),
+      .has_scale = scale.has_value(),
+      .input_type = dtype_from(input_type),
+      .output_type = dtype_from(output_type),
+      .weights_type = dtype_from(weights_type),
+      .index_is_64bit = index_is_64bit,
+      .output_is_shared = own_windows::contain(pointer<const void>(output))};
   const py::gil_scoped_release release;
   kernels::topk_reduce(args, threads);
 }

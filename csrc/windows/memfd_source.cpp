@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "windows/own_windows.h"
 
 namespace symmoe {
 namespace {
@@ -21,7 +22,7 @@ MemfdSource::MemfdSource(Mesh& mesh, int64_t timeout_ns)
 
 Window MemfdSource::create(size_t bytes) {
   mesh_.require_usable();
-  const auto memory = std::make_shared<SharedMemory>(
+  const std::shared_ptr<SharedMemory> memory = own_windows::registered(
       SharedMemory::create(bytes, "symmoe:window:" + std::to_string(mesh_.rank())));
   const Descriptor descriptor = memory->release_descriptor();
   Window window{0, memory->data(), bytes, memory};

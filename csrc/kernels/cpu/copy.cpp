@@ -17,6 +17,16 @@ struct Job {
   StreamCopy stream_copy;  // nullptr: memcpy
 };
 
+// The C library copies up to about the size of the second-level cache by the processor's string
+// instruction, which takes lines that a peer has read without fetching them; larger copies by a loop
+// of stores, which fetches each: 8 times as long per line.
+void copy_in_pieces(char* destination, const char* source, size_t bytes) {
+  constexpr size_t kPiece = 256 << 10;
+  for (size_t done = 0; done < bytes; done += kPiece) {
+    std::memcpy(destination + done, source + done, std::min(kPiece, bytes - done));
+  }
+}
+
 void run_part(void* context, int part) {
   const Job& job = *static_cast<const Job*>(context);
   constexpr int64_t kLine = 64;
@@ -27,7 +37,7 @@ void run_part(void* context, int part) {
   if (job.stream_copy != nullptr) {
     job.stream_copy(job.destination + begin, job.source + begin, size);
   } else {
-    std::memcpy(job.destination + begin, job.source + begin, size);
+    copy_in_pieces(job.destination + begin, job.source + begin, size);
   }
 }
 

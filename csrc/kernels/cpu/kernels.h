@@ -34,6 +34,7 @@ struct TopkReduceArgs {
   DType output_type = DType::kBFloat16;
   DType weights_type = DType::kFloat32;  // fp32 or the input's
   bool index_is_64bit = false;
+  bool output_is_shared = false;  // other processors read it; a matter of speed only
 };
 void topk_reduce(const TopkReduceArgs& args, int threads);
 

@@ -87,6 +87,7 @@ struct Job {
   TopkRow kernel;
   int parts;
   TopkStyle style;
+  bool through_scratch;
   Term* terms;  // terms_per_part for each part
   int64_t terms_per_part;
 };
@@ -104,6 +105,35 @@ int64_t gather_terms(const TopkReduceArgs& args, int64_t token, Term* terms) {
   return count;
 }
 
+// Where rows go on their way to a window: whole lines copied from here by the C library reach it
+// without fetching the lines from the peer that read them last. Stores one by one into such lines
+// made a top-k sum of 1 MiB (2 ranks, 2 slots) twice as long, reduce included. Small rows wait
+// until there is something to copy; longer rows than fit are rare and written directly.
+constexpr int64_t kScratchBytes = 64 << 10;
+constexpr int64_t kWorthCopying = 16 << 10;
+
+// Sums `tokens` tokens, whose terms stand one behind the other, into consecutive rows.
+void sum_tokens(const Job& job, const Term* terms, const int64_t* counts, int64_t tokens,
+                char* output) {
+  const TopkReduceArgs& args = *job.args;
+  const int64_t row_bytes = args.hidden * static_cast<int64_t>(size_of(args.output_type));
+  const float* scale = args.has_scale ? &args.scale : nullptr;
+  alignas(64) char scratch[kScratchBytes];
+  int64_t waiting = 0;  // bytes in scratch
+  for (int64_t token = 0; token < tokens; ++token) {
+    char* const row = output + token * row_bytes;
+    char* const target = job.through_scratch ? scratch + waiting : row;
+    job.kernel(terms, counts[token], target, args.hidden, scale, job.style);
+    terms += counts[token];
+    if (!job.through_scratch) continue;
+    waiting += row_bytes;
+    if (waiting >= kWorthCopying || token + 1 == tokens) {
+      std::memcpy(row + row_bytes - waiting, scratch, static_cast<size_t>(waiting));
+      waiting = 0;
+    }
+  }
+}
+
 // Tokens are gathered in batches, so that the kernel sees the rows behind those of its token.
 constexpr int64_t kBatchTokens = 64;
 constexpr int64_t kBatchTerms = 256;
@@ -113,7 +143,6 @@ void run_part(void* context, int part) {
   const TopkReduceArgs& args = *job.args;
   const int64_t row_bytes = args.hidden * static_cast<int64_t>(size_of(args.output_type));
   Term* const terms = job.terms + part * job.terms_per_part;
-  const float* scale = args.has_scale ? &args.scale : nullptr;
   const int64_t end = args.tokens * (part + 1) / job.parts;
   char* output = static_cast<char*>(args.output);
   const FloatEnv env;
@@ -127,11 +156,7 @@ void run_part(void* context, int part) {
       last += counts[tokens++];
     }
     for (int i = 0; i < kTermsAhead; ++i) last[i] = {args.input, 0.0f};
-    const Term* next = terms;
-    for (int64_t i = 0; i < tokens; ++i) {
-      job.kernel(next, counts[i], output + (token + i) * row_bytes, args.hidden, scale, job.style);
-      next += counts[i];
-    }
+    sum_tokens(job, terms, counts, tokens, output + token * row_bytes);
     token += tokens;
   }
 }
@@ -154,6 +179,8 @@ void topk_reduce(const TopkReduceArgs& args, int threads) {
                            : static_cast<int>(std::min<int64_t>(
                                  args.tokens, useful_threads(threads, input_bytes + output_bytes)));
   job.style = {output_bytes >= kStreamBytes, input_bytes >= kBeyondPrivateCaches};
+  job.through_scratch = args.output_is_shared && !job.style.stream &&
+                        output_bytes / args.tokens <= kScratchBytes - kWorthCopying;
 
   Term few[kBatchTerms];
   std::vector<Term> many;
