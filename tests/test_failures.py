@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -230,6 +231,32 @@ def gives_up(rank: int, world: int) -> str:
 def test_poison_spreads(ranks: Ranks) -> None:
     texts = ranks.run(3, gives_up)
     assert "rank 1 gave up: something else broke" in texts[0]
+
+
+def interrupted(rank: int, world: int) -> str:
+    """Ctrl-C ends a wait; the others learn of it."""
+    group = symmoe.init(config=symmoe.Config(timeout=30))
+    one_call(group)
+    start = time.monotonic()
+    if rank == VICTIM:
+        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            one_call(group)
+        assert time.monotonic() - start < 0.3 + SECONDS_TO_NOTICE
+        time.sleep(1.5)
+        return ""
+    time.sleep(1.0)
+    one_call(group)  # the other's rows were there when it was interrupted
+    with pytest.raises(symmoe.PoisonedError) as caught:
+        one_call(group)
+    assert world == group.world_size
+    return str(caught.value)
+
+
+def test_interrupt_ends_a_wait(ranks: Ranks) -> None:
+    texts = ranks.run(2, interrupted)
+    assert "rank 1 gave up: interrupted by a signal" in texts[0]
 
 
 def leaves(rank: int, world: int) -> None:

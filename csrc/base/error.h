@@ -50,6 +50,11 @@ struct Mismatch : Error {
   using Error::Error;
 };
 
+// The caller was told to stop while it waited (a signal). The binding knows what to raise.
+struct Interrupted : Error {
+  using Error::Error;
+};
+
 // SystemError with "<what>: <strerror(errno)>".
 [[noreturn]] void throw_errno(const std::string& what);
 

@@ -21,6 +21,9 @@ void translate(std::exception_ptr pointer) {  // NOLINT(performance-unnecessary-
     if (pointer) std::rethrow_exception(pointer);
   } catch (const InvalidArgument& error) {
     PyErr_SetString(PyExc_ValueError, error.what());
+  } catch (const Interrupted& error) {
+    // A signal handler has raised already: KeyboardInterrupt, as a rule.
+    if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_KeyboardInterrupt, error.what());
   } catch (const PeerLost& error) {
     raise("PeerLostError", error);
   } catch (const DeadlineExceeded& error) {

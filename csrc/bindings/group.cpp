@@ -40,12 +40,19 @@ struct ListenerHandle {
   }
 };
 
+// Lets signal handlers run while a call waits without the interpreter lock.
+void let_signals_in() {
+  const py::gil_scoped_acquire acquire;
+  if (PyErr_CheckSignals() != 0) throw Interrupted("interrupted by a signal");
+}
+
 // What Python holds. The interpreter lock orders close() against the start of calls; a call that
 // runs keeps the group's memory through its own reference.
 class GroupHandle {
  public:
   GroupHandle(int rank, int world, const std::vector<std::string>& addresses,
-              const std::string& token, ListenerHandle* listener, const EngineConfig& config) {
+              const std::string& token, ListenerHandle* listener, EngineConfig config) {
+    config.interrupt = &let_signals_in;
     Listener own = listener == nullptr ? Listener() : listener->take();
     const py::gil_scoped_release release;
     group_ = std::make_shared<SharedGroup>(rank, world, addresses, token, std::move(own), config);

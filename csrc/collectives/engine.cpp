@@ -24,7 +24,7 @@ Engine::Engine(int rank, std::vector<ControlBlock*> blocks, WindowSource* source
       liveness_(liveness),
       config_(config),
       generation_(fork_generation()),
-      watch_(rank, blocks_, liveness, config.check ? config.stall_ns : 0),
+      watch_(rank, blocks_, liveness, config.check ? config.stall_ns : 0, config.interrupt),
       pool_(source, config.pool, [this](const Buffer& buffer) { return settled(buffer); }),
       administration_([&] {
         std::vector<FlagLine*> lines;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -28,6 +29,7 @@ struct EngineConfig {
   PoolConfig pool;
   bool check = false;                // compare calls across roles before each one
   int64_t stall_ns = 2'000'000'000;  // check mode: see PeerWatch
+  std::function<void()> interrupt;   // called while waiting; may throw Interrupted
 };
 
 // Calls served, by path.

@@ -5,10 +5,15 @@
 namespace symmoe {
 
 PeerWatch::PeerWatch(int rank, std::vector<ControlBlock*> blocks, Liveness* liveness,
-                     int64_t stall_ns)
-    : rank_(rank), blocks_(std::move(blocks)), liveness_(liveness), stall_ns_(stall_ns) {}
+                     int64_t stall_ns, std::function<void()> interrupt)
+    : rank_(rank),
+      blocks_(std::move(blocks)),
+      liveness_(liveness),
+      stall_ns_(stall_ns),
+      interrupt_(std::move(interrupt)) {}
 
 void PeerWatch::look(int rank, int64_t waited_ns, const std::string& context) {
+  if (interrupt_) interrupt_();
   // The note first: a rank that gave up probably ends next, and its note names the cause.
   look_for_poison(rank, context);
   try {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,9 @@ class PeerWatch : public Watch {
  public:
   // `stall_ns`: in check mode, how long two ranks may wait for each other in different lanes before
   // that counts as a mismatch; 0: check mode is off.
-  PeerWatch(int rank, std::vector<ControlBlock*> blocks, Liveness* liveness, int64_t stall_ns);
+  // `interrupt`, if any, is called at every look and may throw Interrupted.
+  PeerWatch(int rank, std::vector<ControlBlock*> blocks, Liveness* liveness, int64_t stall_ns,
+            std::function<void()> interrupt);
 
   void look(int rank, int64_t waited_ns, const std::string& context) override;
 
@@ -34,6 +37,7 @@ class PeerWatch : public Watch {
   std::vector<ControlBlock*> blocks_;
   Liveness* liveness_;
   int64_t stall_ns_;
+  std::function<void()> interrupt_;
 };
 
 }  // namespace symmoe
