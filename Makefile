@@ -26,6 +26,7 @@ help:
 	@echo 'make test    all tests: Python, several processes, C++ plain and under sanitizers'
 	@echo 'make check   formatting, linters, types, house rules'
 	@echo 'make bench   the full benchmark, beside oneCCL, Intel MPI and MPICH'
+	@echo 'make core    compiles the core in place'
 	@echo 'make format  formats Python and C++ in place'
 	@echo 'make clean   removes what was built (distclean: the environment $(VENV) as well)'
 	@echo "Settings: PYTHON=$(PYTHON) TORCH='$(TORCH)' VENV=$(VENV) JOBS=$(JOBS) ARGS='...' for the tool"
@@ -60,17 +61,18 @@ check-python: core $(STAMPS)/extra-dev $(STAMPS)/extra-test
 	$(BIN)/mypy
 
 check-cpp: $(STAMPS)/extra-dev
-	@echo '== clang-format, clang-tidy'
+	@echo '== clang-format'
 	@$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
 	@PATH="$(abspath $(BIN)):$$PATH" cmake --log-level=NOTICE -S . -B build/check -G Ninja \
 	  -DPython_EXECUTABLE=$(abspath $(BIN))/python
+	@echo '== clang-tidy (about 2 minutes on 2 cores)'
 	@printf '%s\n' $(TIDY_FILES) | xargs -P $(JOBS) -n 1 $(BIN)/clang-tidy --quiet -p build/check \
 	  2>&1 | { grep -Ev '^[0-9]+ warnings? generated\.$$' || true; }
 
 format: $(STAMPS)/extra-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(CPP_FILES)
+	@$(BIN)/clang-format -i $(CPP_FILES)
 
 # The compiled module, in place; a moment when nothing has changed.
 core: $(STAMPS)/package
@@ -98,6 +100,8 @@ $(STAMPS)/torch: $(STAMPS)/venv
 	@touch $@
 
 $(STAMPS)/package: pyproject.toml setup.py $(STAMPS)/build-tools $(STAMPS)/torch
+	@echo '== compiling the core (about 2 minutes on 2 cores, once)'
+	@$(BIN)/python setup.py -q build_ext --inplace
 	@echo '== symmoe, editable'
 	@$(PIP) install --no-build-isolation -e .
 	@touch $@

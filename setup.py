@@ -26,6 +26,14 @@ def find_tool(name: str) -> str:
     return found
 
 
+def run_quietly(command: list[str]) -> None:
+    """Runs a command and shows what it printed only if it fails."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:
+        print(done.stdout, file=sys.stderr)
+        raise RuntimeError(f"{shlex.join(command)} failed with {done.returncode}")
+
+
 class CMakeBuild(build_ext):
     """Builds symmoe._core with CMake and Ninja, in a folder that stays: a second build is short."""
 
@@ -35,7 +43,9 @@ class CMakeBuild(build_ext):
         CMAKE_ARGS of the environment is added to the configure command.
         """
         target = Path(self.get_ext_fullpath(ext.name)).resolve().parent
-        build = ROOT / "build" / str(sys.implementation.cache_tag)
+        # Apart from each other: an isolated build has another pybind11 and would rebuild it all.
+        developing = ROOT / "build" / str(sys.implementation.cache_tag)
+        build = developing if self.inplace else Path(self.build_temp).resolve()
         cmake = find_tool("cmake")
         configure = [cmake, "--log-level=NOTICE", "-S", str(ROOT), "-B", str(build), "-G", "Ninja"]
         configure += [
@@ -44,12 +54,10 @@ class CMakeBuild(build_ext):
             f"-DCMAKE_BUILD_TYPE={'Debug' if self.debug else 'Release'}",
         ]
         configure += shlex.split(os.environ.get("CMAKE_ARGS", ""))
-        subprocess.run(configure, check=True)
+        run_quietly(configure)
         subprocess.run([cmake, "--build", str(build)], check=True)
-        subprocess.run(
-            [cmake, "--install", str(build), "--prefix", str(target), "--component", "python"],
-            check=True,
-        )
+        install = [cmake, "--install", str(build), "--prefix", str(target)]
+        run_quietly([*install, "--component", "python"])
 
 
 setup(ext_modules=[Extension("symmoe._core", sources=[])], cmdclass={"build_ext": CMakeBuild})

@@ -195,6 +195,11 @@ def test_command_lines_become_problems() -> None:
         *("--ranks", "2", "--dtype", "bf16"),
     )
     assert (combine.rows, combine.topk, combine.hidden) == (32, 8, 2048)
+    words = ["--ranks", "2", "--dtype", "bf16", "--sizes", "64K"]
+    (combine,) = problems_of("--mode", "combine", *words)
+    assert (combine.rows, combine.topk, combine.hidden, combine.nbytes) == (32, 2, 2048, 64 << 10)
+    (alone,) = problems_of("--mode", "topk", "--topk", "4", *words)
+    assert (alone.rows, alone.topk, alone.hidden) == (16, 4, 2048)
     for problem in problems_of("--mode", "topk"):
         assert problem.rows * problem.topk * problem.hidden * 2 >= 64 << 20
 
@@ -208,7 +213,9 @@ def test_command_lines_become_problems() -> None:
         ["--sizes", "3", "--dtype", "fp32"],
         ["--paths", "nccl"],
         ["--mode", "combine", "--shape", "gpt-5"],
-        ["--mode", "combine", "--sizes", "4K"],
+        ["--mode", "combine", "--sizes", "4K", "--topk", "0"],
+        ["--topk", "2"],
+        ["--topk", "2", "--mode", "combine", "--shape", "qwen3-30b"],
         ["--backend-file", "/nowhere.py"],
     ],
 )
@@ -220,12 +227,22 @@ def test_senseless_options_are_refused(
 
 
 @pytest.mark.multi
-@pytest.mark.parametrize("mode", ["collective", "combine"])
+@pytest.mark.parametrize(
+    ("mode", "what", "nbytes"),
+    [
+        ("collective", ["--sizes", "4K"], 4096),
+        ("combine", ["--sizes", "8K"], 8192),
+        ("combine", ["--shape", "qwen3-30b", "--tokens", "2"], 2 * 2048 * 2),
+    ],
+)
 def test_a_run_gives_right_rows(
-    mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    mode: str,
+    what: list[str],
+    nbytes: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     file = tmp_path / "result.json"
-    what = ["--sizes", "4K"] if mode == "collective" else ["--shape", "qwen3-30b", "--tokens", "2"]
     words = ["--mode", mode, "--ranks", "2", "--dtype", "bf16", "--paths", "pull,staged,gloo"]
     assert bench.run([*words, *what, *QUICK, "--json", str(file)]) == 0
     result = json.loads(file.read_text())
@@ -234,7 +251,7 @@ def test_a_run_gives_right_rows(
     for row in result["rows"]:
         assert row["mode"] == mode
         assert (row["ranks"], row["dtype"], row["wrong"]) == (2, "bf16", 0)
-        assert row["bytes"] == (4096 if mode == "collective" else 2 * 2048 * 2)
+        assert row["bytes"] == nbytes
         for key in ("time_us", "algbw_GBps", "busbw_GBps", "limit_us", "limit_ratio"):
             assert row[key] > 0
     printed = capsys.readouterr().out

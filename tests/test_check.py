@@ -10,6 +10,7 @@ import torch
 
 import symmoe
 from ranks import Ranks, fresh
+from symmoe import _core
 
 pytestmark = pytest.mark.multi
 CONFIG = symmoe.Config(check=True, timeout=20)
@@ -139,7 +140,15 @@ def test_refused_by_the_pool(ranks: Ranks) -> None:
 
 
 def crossed_lanes(rank: int, world: int) -> float:
-    group = symmoe.init(config=CONFIG)
+    def impatient() -> _core.GroupConfig:
+        settings = config()
+        settings.stall_ns = 1_000_000_000
+        return settings
+
+    config = _core.GroupConfig
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_core, "GroupConfig", impatient)
+        group = symmoe.init(config=CONFIG)
     still_works(group)
     start = time.monotonic()
     with pytest.raises(symmoe.SymmoeError):

@@ -15,7 +15,7 @@ from symmoe import cli, doctor
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "symmoe.cli", *words],
+        [sys.executable, "-m", "symmoe", *words],
         check=False,
         capture_output=True,
         text=True,

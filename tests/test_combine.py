@@ -132,3 +132,23 @@ def overwritten(rank: int, world: int) -> None:
 
 def test_experts_in_a_window(ranks: Ranks) -> None:
     ranks.run(2, overwritten)
+
+
+def compiled(rank: int, world: int) -> None:
+    with symmoe.init() as group:
+
+        @torch.compiler.disable  # type: ignore[untyped-decorator]
+        def exchange(rows: torch.Tensor) -> torch.Tensor:
+            return group.combine(rows)
+
+        @torch.compile(backend="eager")  # the tracer is what matters, not the code it makes
+        def layer(rows: torch.Tensor) -> torch.Tensor:
+            return torch.add(exchange(rows * 2), 1)
+
+        for _ in range(3):
+            assert bool((layer(torch.ones(TOKENS, HIDDEN)) == 2 * world + 1).all())
+        assert group.stats()["calls_pull"] == 3
+
+
+def test_called_from_compiled_code(ranks: Ranks) -> None:
+    ranks.run(2, compiled)

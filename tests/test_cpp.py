@@ -1,10 +1,6 @@
 """Builds tests/cpp with CMake and runs each executable: plain, ASan+UBSan and, where marked, TSan.
 
-Marks are comments in the first lines of a C++ test:
-
-    // tsan                     run it under ThreadSanitizer as well
-    // tsan-planted: a, b       under ThreadSanitizer, `--planted a` and `--planted b` put in a bug
-                                that must be reported as a data race
+A line `// tsan` at the head of a C++ test marks it.
 """
 
 from __future__ import annotations
@@ -12,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -39,17 +34,13 @@ SANITIZER_ENVIRONMENT = {
 pytestmark = [pytest.mark.cpp, pytest.mark.timeout(900)]
 
 
-def marks(source: Path) -> tuple[bool, list[str]]:
-    """Whether a test runs under ThreadSanitizer, and the bugs that it can plant for it."""
-    head = "\n".join(source.read_text().splitlines()[:MARK_LINES])
-    planted = re.search(r"^// tsan-planted:(.*)$", head, re.MULTILINE)
-    names = re.findall(r"[\w-]+", planted.group(1)) if planted else []
-    return re.search(r"^// tsan\b", head, re.MULTILINE) is not None, names
+def is_marked(source: Path) -> bool:
+    """Whether a test runs under ThreadSanitizer as well."""
+    return "// tsan" in source.read_text().splitlines()[:MARK_LINES]
 
 
 CASES = [(kind, source.stem) for kind in ("plain", "asan") for source in SOURCES]
-CASES += [("tsan", source.stem) for source in SOURCES if marks(source)[0]]
-PLANTED = [(source.stem, bug) for source in SOURCES for bug in marks(source)[1]]
+CASES += [("tsan", source.stem) for source in SOURCES if is_marked(source)]
 
 
 def tool(name: str) -> str:
@@ -91,7 +82,7 @@ def fixed_addresses() -> tuple[str, ...]:
     return prefix if usable else ()
 
 
-def run(kind: str, name: str, *arguments: str) -> tuple[int, str]:
+def run(kind: str, name: str) -> tuple[int, str]:
     """Builds one test and runs it; returns its exit code and all of its output.
 
     The output goes to a file and the test has a session of its own, since a test that hangs has
@@ -99,10 +90,10 @@ def run(kind: str, name: str, *arguments: str) -> tuple[int, str]:
     """
     folder = build_folder(kind)
     build_step(tool("cmake"), "--build", str(folder), "--target", name)
-    command = [str(folder / name), *arguments]
+    command = [str(folder / name)]
     if kind == "tsan":
         command = [*fixed_addresses(), *command]
-    log = folder / f"{'-'.join([name, *arguments])}.log"
+    log = folder / f"{name}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -129,10 +120,3 @@ def run(kind: str, name: str, *arguments: str) -> tuple[int, str]:
 def test_cpp(kind: str, name: str) -> None:
     code, output = run(kind, name)
     assert code == 0, f"{name} ({kind}) exited with {code}:\n{output}"
-
-
-@pytest.mark.parametrize(("name", "bug"), PLANTED, ids=["-".join(case) for case in PLANTED])
-def test_planted_bug_is_caught(name: str, bug: str) -> None:
-    code, output = run("tsan", name, "--planted", bug)
-    assert code != 0, f"{name} did not notice the planted {bug}:\n{output}"
-    assert "ThreadSanitizer: data race" in output, output

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -9,7 +12,8 @@ import torch.distributed as dist
 import symmoe
 from ranks import Ranks, fresh
 from reference import DTYPES, assert_same_bits, noise, own_rows, rank_sum
-from symmoe import fallback
+from symmoe import _core, fallback, messages
+from test_threads import in_threads
 
 pytestmark = pytest.mark.multi
 HIDDEN = 24
@@ -172,3 +176,146 @@ def process_group_fails(rank: int, world: int, windows: bool) -> None:
 def test_failing_process_group_poisons(windows: bool) -> None:
     with fresh() as workers:
         workers.run(2, process_group_fails, windows)
+
+
+def all_types(rank: int, world: int) -> None:
+    """Uneven, padded and empty shares of every dtype, in several lanes, both ways."""
+    with symmoe.init(config=symmoe.Config(windows=False)) as group:
+        for seed, dtype in enumerate((*DTYPES, *OTHERS)):
+            for sizes, stride in (
+                ([r + 1 for r in range(world)], None),
+                ([0] * (world - 1) + [3], None),
+                ([(r + 1) % 3 for r in range(world)], 4),
+                ([2] * world, None),
+            ):
+                rows = sum(sizes) if stride is None else stride * world
+                lane = seed % 3
+                where = own_rows(sizes, rank, stride)
+                whole = [noise(50 * seed + r, (rows, HIDDEN), dtype) for r in range(world)]
+                found = group.reduce_scatter(
+                    whole[rank], sizes=sizes, padded_to=stride, lane=lane, deterministic=True
+                )
+                assert_same_bits(found, rank_sum([part[where] for part in whole]))
+                right = torch.full((rows, HIDDEN), 7).to(dtype)
+                for r in range(world):
+                    right[own_rows(sizes, r, stride)] = whole[r][: sizes[r]]
+                out = torch.full((rows, HIDDEN), 7).to(dtype)
+                mine = whole[rank][: sizes[rank]]
+                group.all_gather(mine, out, sizes=sizes, padded_to=stride, lane=lane)
+                assert_same_bits(out, right)
+                out[where] = mine  # and in place
+                group.all_gather(out[where], out, sizes=sizes, padded_to=stride, lane=lane)
+                assert_same_bits(out, right)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_every_dtype_with_uneven_shares(ranks: Ranks, world: int) -> None:
+    ranks.run(world, all_types)
+
+
+def differences_without_windows(rank: int, world: int, check: bool) -> None:
+    first = rank == 0
+    config = symmoe.Config(windows=False, check=check)
+    with symmoe.init(config=config) as group:
+        four = torch.ones(4, 4)
+        cases: list[tuple[Callable[[int], object], str, str]] = [
+            (
+                lambda lane: group.reduce_scatter(four, deterministic=first, lane=lane),
+                "rows=4 (2 each)",
+                "deterministic",
+            ),
+            (
+                lambda lane: group.reduce_scatter(
+                    four.to(torch.bfloat16 if first else torch.float16), lane=lane
+                ),
+                "bfloat16",
+                "float16",
+            ),
+            (
+                lambda lane: group.reduce_scatter(
+                    four, sizes=[1, 3] if first else [3, 1], lane=lane
+                ),
+                "[1, 3]",
+                "[3, 1]",
+            ),
+            (
+                lambda lane: group.combine(torch.ones(4 if first else 8, 4), lane=lane),
+                "rows=4",
+                "rows=8",
+            ),
+            (
+                lambda lane: group.all_gather(
+                    four.to(torch.int32 if first else torch.float32), lane=lane
+                ),
+                "int32",
+                "float32",
+            ),
+        ]
+        for lane in (0, 2):
+            for call, *words in cases:
+                with pytest.raises(symmoe.MismatchError, match=r"Rank 0: .*Rank 1: ") as caught:
+                    call(lane)
+                for word in words:
+                    assert word in str(caught.value)
+                # Nobody is left behind: the next calls are right.
+                assert bool((group.reduce_scatter(four, lane=lane) == world).all())
+                assert bool((group.all_gather(four, lane=lane) == 1).all())
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_different_calls_without_windows_raise_on_all_ranks(ranks: Ranks, check: bool) -> None:
+    ranks.run(2, differences_without_windows, check)
+
+
+def long_texts(rank: int, world: int) -> None:
+    """Sizes whose text is longer than what is shown differ all the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(messages, "TEXT_BYTES", 40)
+        with symmoe.init(config=symmoe.Config(windows=False)) as group:
+            sizes = [1000000, 1 + rank, 2 + rank, 3 + rank]
+            mine = torch.empty(sizes[rank], 1, dtype=torch.uint8)
+            with pytest.raises(symmoe.MismatchError):
+                group.all_gather(mine, sizes=sizes)
+
+
+def test_long_texts(ranks: Ranks) -> None:
+    ranks.run(4, long_texts)
+
+
+def roles_in_threads(rank: int, world: int, windows: bool) -> None:
+    """Both roles of a lane at the same time, in another order on every rank."""
+    with symmoe.init(config=symmoe.Config(windows=windows)) as group:
+
+        def reduce(lane: int) -> None:
+            for step in range(30):
+                rows = torch.full((2 * world, HIDDEN), step, dtype=torch.int32)
+                found = group.reduce_scatter(rows, lane=lane, deterministic=step % 2 == 0)
+                assert bool((found == world * step).all()), step
+
+        def gather(lane: int) -> None:
+            for step in range(30):
+                mine = torch.full((1 + rank, HIDDEN), 100 * rank + step, dtype=torch.int32)
+                found = group.all_gather(mine, sizes=[1 + r for r in range(world)], lane=lane)
+                right = [100 * r + step for r in range(world) for _ in range(1 + r)]
+                assert found[:, 0].tolist() == right, step
+
+        bodies: list[Callable[[], None]] = []
+        for lane in (0, 3):
+            bodies += [partial(reduce, lane), partial(gather, lane)]
+        in_threads(bodies[:: -1 if rank % 2 else 1])
+
+
+@pytest.mark.parametrize("windows", [True, False])
+def test_roles_of_a_lane_do_not_meet(ranks: Ranks, windows: bool) -> None:
+    ranks.run(3, roles_in_threads, windows)
+
+
+def test_tags_are_apart_and_known_to_mpi() -> None:
+    lanes = range(_core.MAX_LANES)
+    tags = [messages.check_tag(lane) for lane in lanes]
+    for role in (_core.COMBINE, _core.DISPATCH):
+        tags += [messages.rows_tag(role, lane) for lane in lanes]
+        tags += [messages.agreement_tag(role, lane) for lane in lanes]
+    assert len(set(tags)) == len(tags)
+    assert min(tags) >= messages.FIRST_TAG
+    assert max(tags) <= 32767

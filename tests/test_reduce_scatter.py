@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 import symmoe
-from ranks import Ranks
+from ranks import Ranks, fresh
 from reference import DTYPES, assert_same_bits, noise, own_rows, rank_sum
-from symmoe import calls, views
+from symmoe import arguments, views
 
 pytestmark = pytest.mark.multi
 HIDDEN = 96
@@ -273,7 +275,7 @@ def many_shapes(rank: int, world: int) -> None:
     with pytest.MonkeyPatch.context() as patch, symmoe.init() as group:
         patch.setattr(views, "MAX_VIEWS", 4)
         patch.setattr(views, "MAX_LAYOUTS", 4)
-        patch.setattr(calls, "MAX_LAYOUTS", 4)
+        patch.setattr(arguments, "MAX_LAYOUTS", 4)
         group.reserve(64 * world, HIDDEN, torch.float32)
         first = acquired(group, world, torch.float32)
         for rows in range(2, 20):
@@ -311,23 +313,32 @@ def test_default_device(ranks: Ranks) -> None:
     ranks.run(2, default_device)
 
 
-def several_threads(rank: int, world: int) -> None:
+def thread_count() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def several_threads(rank: int, world: int) -> int:
     """A rank with several processors sums with several threads: the same bits."""
     with symmoe.init() as group:
-        group._threads, group._cores = 0, 3
+        group._cores = 3
         torch.set_num_threads(3)
-        try:
-            rows, hidden = 64 * world, 4099
-            where = own_rows([64] * world, rank)
-            for seed, dtype in enumerate(DTYPES):
-                right = expected(seed, world, rows, dtype, where, hidden)
-                source = partial(seed, rank, rows, dtype, hidden)
-                assert_same_bits(group.reduce_scatter(source), right)
-                window = acquired(group, rows, dtype, hidden=hidden).copy_(source)
-                assert_same_bits(group.reduce_scatter(window), right)
-        finally:
-            torch.set_num_threads(1)
+        started = 0
+        rows, hidden = 512 * world, 4099  # 4 MB each: less is not worth waking anybody for
+        where = own_rows([512] * world, rank)
+        for seed, dtype in enumerate(DTYPES):
+            source = partial(seed, rank, rows, dtype, hidden)
+            window = acquired(group, rows, dtype, hidden=hidden)
+            found, again = (torch.empty(512, hidden, dtype=dtype) for _ in range(2))
+            before = thread_count()
+            group.reduce_scatter(source, found)
+            started += thread_count() - before
+            group.reduce_scatter(window.copy_(source), again)
+            right = expected(seed, world, rows, dtype, where, hidden)
+            assert_same_bits(found, right)
+            assert_same_bits(again, right)
+        return started
 
 
-def test_several_threads_per_rank(ranks: Ranks) -> None:
-    ranks.run(2, several_threads)
+def test_several_threads_per_rank() -> None:
+    with fresh() as workers:  # in which no thread was started before
+        assert workers.run(2, several_threads) == [2, 2]

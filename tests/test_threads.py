@@ -110,7 +110,7 @@ def same_lane(rank: int, world: int) -> int:
             time.sleep(0.2)
             with pytest.raises(ValueError, match="another thread"):
                 group.reduce_scatter(torch.ones(world, 4))
-            with pytest.raises(ValueError, match="close: a call is running"):
+            with pytest.raises(ValueError, match=r"close.*: a call is running"):
                 group.close()
             refused = 1
             first.join()

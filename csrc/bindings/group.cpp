@@ -17,12 +17,7 @@ namespace py = pybind11;
 namespace symmoe::bindings {
 namespace {
 
-Role role_from(int number) {
-  if (number < 0 || number >= kRoles) {
-    throw InvalidArgument("there is no role number " + std::to_string(number));
-  }
-  return static_cast<Role>(number);
-}
+Role role_from(int number) { return enum_from<Role>(number, kRoles, "role"); }
 
 // A listener is used up by the group that it was made for.
 struct ListenerHandle {
@@ -57,29 +52,45 @@ class GroupHandle {
     const py::gil_scoped_release release;
     group_ = std::make_shared<SharedGroup>(rank, world, addresses, token, std::move(own), config);
   }
+  ~GroupHandle() { let_go(); }
+  GroupHandle(const GroupHandle&) = delete;
+  GroupHandle& operator=(const GroupHandle&) = delete;
 
   // Runs `body(engine)` without the interpreter lock.
   template <typename Body>
-  auto call(Body&& body) {
-    const std::shared_ptr<SharedGroup> group = open_group();
-    const py::gil_scoped_release release;
-    return body(group->engine());
+  auto call(Body&& body) const {
+    return with_group([&](SharedGroup& group) { return body(group.engine()); });
   }
 
-  const std::shared_ptr<SharedGroup>& open_group() const {
+  // Runs `body(group)` without the interpreter lock.
+  template <typename Body>
+  auto with_group(Body&& body) const {
     if (group_ == nullptr) throw Closed("the group is closed");
-    return group_;
+    std::shared_ptr<SharedGroup> shared = group_;
+    const py::gil_scoped_release release;
+    // Behind `release`, so that it goes first: it may be the last one, and unmapping takes a while.
+    const std::shared_ptr<SharedGroup> group = std::move(shared);
+    return body(*group);
   }
 
+  // Memory under live views stays.
   void close() {
     if (group_ == nullptr) return;
     group_->engine().close();
-    const std::shared_ptr<SharedGroup> last = std::move(group_);
-    const py::gil_scoped_release release;  // unmapping takes a while
-    // `last` ends here; memory under live views stays.
+    let_go();
   }
 
  private:
+  // group_ is empty before the interpreter lock is free: no call begins any more. By Python's own
+  // means, since a destructor calls this and pybind11's might throw.
+  void let_go() noexcept {
+    if (group_ == nullptr) return;
+    std::shared_ptr<SharedGroup> last = std::move(group_);
+    PyThreadState* const thread = PyEval_SaveThread();
+    last.reset();
+    PyEval_RestoreThread(thread);
+  }
+
   std::shared_ptr<SharedGroup> group_;
 };
 
@@ -87,10 +98,10 @@ Plan make_plan(int kind, int role, int lane, int dtype, int64_t hidden, int64_t 
                std::vector<int64_t> begins, std::vector<int64_t> counts, int rank,
                std::string text) {
   Plan plan;
-  plan.kind = static_cast<Plan::Kind>(kind);
+  plan.kind = enum_from<Plan::Kind>(kind, Plan::kKinds, "kind of call");
   plan.role = role_from(role);
   plan.lane = lane;
-  plan.dtype = static_cast<DType>(dtype);
+  plan.dtype = dtype_from(dtype);
   plan.hidden = hidden;
   plan.rows = rows;
   plan.begins = std::move(begins);
@@ -102,24 +113,31 @@ Plan make_plan(int kind, int role, int lane, int dtype, int64_t hidden, int64_t 
 }
 
 py::dict stats_of(const GroupHandle& handle) {
-  const std::shared_ptr<SharedGroup>& group = handle.open_group();
-  const PoolStats pool = group->engine().pool_stats();
-  const CallCounts& calls = group->engine().counts();
+  struct Numbers {
+    PoolStats pool;
+    size_t peer_bytes;
+    uint64_t pull, staged, gather, gather_staged;
+  };
+  const Numbers numbers = handle.with_group([](SharedGroup& group) {
+    const CallCounts& calls = group.engine().counts();
+    return Numbers{group.engine().pool_stats(), group.peer_bytes(),  calls.pull.load(),
+                   calls.staged.load(),         calls.gather.load(), calls.gather_staged.load()};
+  });
+  const PoolStats& pool = numbers.pool;
   py::dict stats;
   stats["live_bytes"] = pool.live_bytes;
   stats["stage_bytes"] = pool.stage_bytes;
   stats["retired_bytes"] = pool.retired_bytes;
   stats["view_bytes"] = pool.view_bytes;
   stats["pinned_bytes"] = pool.pinned_bytes;
-  stats["peer_bytes"] = group->peer_bytes();
+  stats["peer_bytes"] = numbers.peer_bytes;
   stats["peak_bytes"] = pool.peak_bytes;
   stats["growths"] = pool.growths;
   stats["buffers"] = pool.buffers;
-  stats["calls_pull"] = calls.pull.load();
-  stats["calls_staged"] = calls.staged.load();
-  stats["calls_gather"] = calls.gather.load();
-  stats["calls_gather_staged"] = calls.gather_staged.load();
-  stats["calls_fallback"] = calls.fallback.load();
+  stats["calls_pull"] = numbers.pull;
+  stats["calls_staged"] = numbers.staged;
+  stats["calls_gather"] = numbers.gather;
+  stats["calls_gather_staged"] = numbers.gather_staged;
   return stats;
 }
 
@@ -141,6 +159,12 @@ void bind_config(py::module_& module) {
       .def_property(
           "max_buffer_bytes", [](const EngineConfig& c) { return c.pool.max_buffer_bytes; },
           [](EngineConfig& c, size_t value) { c.pool.max_buffer_bytes = value; })
+      .def_property(
+          "stall_ns", [](const EngineConfig& c) { return c.stall_ns; },
+          [](EngineConfig& c, int64_t value) {
+            if (value < 0) throw InvalidArgument("stall_ns must not be negative");
+            c.stall_ns = value;
+          })
       .def_readwrite("check", &EngineConfig::check);
 }
 
@@ -149,7 +173,7 @@ void bind_buffer(py::module_& module) {
       .def_property_readonly(
           "address", [](const Buffer& b) { return reinterpret_cast<uintptr_t>(b.window.base); })
       .def_property_readonly("bytes", [](const Buffer& b) { return b.window.bytes; })
-      .def_property_readonly("retired", [](const Buffer& b) { return b.retired; })
+      .def_property_readonly("retired", [](const Buffer& b) { return b.retired.load(); })
       .def_buffer([](Buffer& b) {
         return py::buffer_info(reinterpret_cast<uint8_t*>(b.window.base),
                                static_cast<py::ssize_t>(b.window.bytes), /*readonly=*/false);
@@ -206,27 +230,38 @@ void bind_memory(py::class_<GroupHandle>& group) {
            [](GroupHandle& self, Buffer& buffer) {
              return self.call([&](Engine& engine) { return engine.rearm(buffer); });
            })
-      .def("refusal", [](GroupHandle& self) { return self.open_group()->engine().refusal(); })
+      .def("refusal",
+           [](GroupHandle& self) {
+             return self.call([](Engine& engine) { return engine.refusal(); });
+           })
       .def("find",
            [](GroupHandle& self,
               uintptr_t address) -> std::optional<std::pair<std::shared_ptr<Buffer>, size_t>> {
              size_t offset = 0;
-             auto buffer = self.open_group()->engine().find(pointer<void>(address), &offset);
+             auto buffer = self.call([&](Engine& engine) {
+               return engine.find(pointer<const void>(address), &offset);
+             });
              if (buffer == nullptr) return std::nullopt;
              return std::pair(std::move(buffer), offset);
            })
       .def("overlaps",
            [](GroupHandle& self, uintptr_t address, size_t nbytes) {
-             return self.open_group()->engine().overlaps(pointer<void>(address), nbytes);
-           })
-      .def("reserve",
-           [](GroupHandle& self, int role, int lanes, size_t nbytes, bool pin) {
              return self.call([&](Engine& engine) {
-               return engine.reserve(role_from(role), lanes, nbytes, pin);
+               return engine.overlaps(pointer<const void>(address), nbytes);
              });
            })
+      .def("reserve",
+           [](GroupHandle& self, const std::vector<int>& numbers, int lanes, size_t nbytes,
+              bool pin) {
+             std::vector<Role> roles;
+             for (const int number : numbers) roles.push_back(role_from(number));
+             return self.call(
+                 [&](Engine& engine) { return engine.reserve(roles, lanes, nbytes, pin); });
+           })
       .def("retain",
-           [](GroupHandle& self, Buffer& buffer) { self.open_group()->engine().retain(buffer); })
+           [](GroupHandle& self, Buffer& buffer) {
+             self.call([&](Engine& engine) { engine.retain(buffer); });
+           })
       .def("release_graphs",
            [](GroupHandle& self) { self.call([](Engine& engine) { engine.release_graphs(); }); })
       .def("trim", [](GroupHandle& self) { self.call([](Engine& engine) { engine.trim(); }); });
@@ -255,7 +290,7 @@ void bind_group(py::module_& module) {
       .def("check", [](GroupHandle& self) { self.call([](Engine& engine) { engine.check(); }); })
       .def("poison",
            [](GroupHandle& self, const std::string& reason) {
-             self.open_group()->engine().poison(PoisonNote::Kind::kOther, reason);
+             self.call([&](Engine& engine) { engine.poison(PoisonNote::Kind::kOther, reason); });
            })
       .def("stats", &stats_of)
       .def("close", &GroupHandle::close);

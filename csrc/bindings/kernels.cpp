@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "bindings/bindings.h"
 #include "windows/own_windows.h"
 
@@ -16,34 +15,26 @@ namespace py = pybind11;
 namespace symmoe::bindings {
 namespace {
 
-DType dtype_from(int number) {
-  if (number < 0 || number > static_cast<int>(DType::kFloat32)) {
-    throw InvalidArgument("there is no element type number " + std::to_string(number));
-  }
-  return static_cast<DType>(number);
-}
-
 void topk_reduce(uintptr_t input, uintptr_t weights, uintptr_t index, uintptr_t output,
                  int64_t tokens, int64_t slots, int64_t hidden, int64_t pairs,
                  std::optional<float> scale, int input_type, int output_type, int weights_type,
                  bool index_is_64bit, int threads) {
-  const kernels::TopkReduceArgs args{
-      .input = pointer<const void>(input),
-      .weights = pointer<const void>(weights),
-      .index = pointer<const void>(index),
-      .output = pointer<void>(output),
-      .tokens = tokens,
-      .slots = slots,
-      .hidden = hidden,
-      .pairs = pairs,
-      .scale = scale.value_or(1.0F),
-      .has_scale = scale.has_value(),
-      .input_type = dtype_from(input_type),
-      .output_type = dtype_from(output_type),
-      .weights_type = dtype_from(weights_type),
-      .index_is_64bit = index_is_64bit,
-      .output_is_shared = own_windows::contain(pointer<const void>(output))};
+  kernels::TopkReduceArgs args{.input = pointer<const void>(input),
+                               .weights = pointer<const void>(weights),
+                               .index = pointer<const void>(index),
+                               .output = pointer<void>(output),
+                               .tokens = tokens,
+                               .slots = slots,
+                               .hidden = hidden,
+                               .pairs = pairs,
+                               .scale = scale.value_or(1.0F),
+                               .has_scale = scale.has_value(),
+                               .input_type = dtype_from(input_type),
+                               .output_type = dtype_from(output_type),
+                               .weights_type = dtype_from(weights_type),
+                               .index_is_64bit = index_is_64bit};
   const py::gil_scoped_release release;
+  args.output_is_shared = own_windows::contain(args.output);
   kernels::topk_reduce(args, threads);
 }
 

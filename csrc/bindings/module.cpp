@@ -2,7 +2,6 @@
 
 #include "bindings/bindings.h"
 #include "collectives/engine.h"
-#include "windows/fork_guard.h"
 #include "windows/host_identity.h"
 
 namespace symmoe {
@@ -21,7 +20,6 @@ PYBIND11_MODULE(_core, module) {
   module.attr("REDUCE_SCATTER") = static_cast<int>(Plan::Kind::kReduceScatter);
   module.attr("ALL_GATHER") = static_cast<int>(Plan::Kind::kAllGather);
   module.def("host_identity", &host_identity);
-  module.def("fork_generation", &fork_generation);
 
   bindings::bind_errors(module);
   bindings::bind_kernels(module);

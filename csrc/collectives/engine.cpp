@@ -53,9 +53,13 @@ Engine::Engine(int rank, std::vector<ControlBlock*> blocks, WindowSource* source
   }
 }
 
-Endpoint& Engine::endpoint(Role role, int lane) {
+std::string Engine::at(const char* operation) const {
+  return std::string(operation) + ", rank " + std::to_string(rank_);
+}
+
+Endpoint& Engine::endpoint(Role role, int lane, const char* operation) {
   if (lane < 0 || lane >= kMaxLanes) {
-    throw InvalidArgument("lane " + std::to_string(lane) + " is not in 0.." +
+    throw InvalidArgument(at(operation) + ": lane " + std::to_string(lane) + " is not in 0.." +
                           std::to_string(kMaxLanes - 1));
   }
   return calls_[static_cast<size_t>(role) * kMaxLanes + static_cast<size_t>(lane)];
@@ -65,7 +69,8 @@ Endpoint& Engine::endpoint(Role role, int lane) {
 
 std::shared_ptr<Buffer> Engine::acquire(Role role, int lane, size_t bytes) {
   require_usable("acquire");
-  endpoint(role, lane);  // checks the lane before anything else happens
+  Endpoint& here = endpoint(role, lane, "acquire");
+  const Exchange taken(here, "acquire");  // one thread at a time replaces the buffer
   if (const auto reason = pool_.refuses(bytes)) {
     refuse(*reason);
     return nullptr;
@@ -81,20 +86,26 @@ std::shared_ptr<Buffer> Engine::acquire(Role role, int lane, size_t bytes) {
       return nullptr;
     }
     if (buffer != before) source_->refresh();  // peers have probably grown as well
-    rearm(*buffer);
+    arm(*buffer, here);
     return buffer;
   });
 }
 
 bool Engine::rearm(Buffer& buffer) {
   require_usable("acquire");
-  if (buffer.retired) return false;
-  if (buffer.armed) return true;
-  Endpoint& here = endpoint(buffer.slot.role, buffer.slot.lane);
+  if (buffer.retired.load(std::memory_order_relaxed)) return false;
+  if (buffer.armed.load(std::memory_order_relaxed)) return true;
+  Endpoint& here = endpoint(buffer.slot.role, buffer.slot.lane, "acquire");
   const Exchange taken(here, "acquire");
-  guarded([&] { here.channel.guard(buffer.last_epoch, "acquire"); });
-  buffer.armed = true;
+  guarded([&] { arm(buffer, here); });
   return true;
+}
+
+// The endpoint is taken.
+void Engine::arm(Buffer& buffer, Endpoint& here) {
+  if (buffer.armed.load(std::memory_order_relaxed)) return;
+  here.channel.guard(buffer.last_epoch, "acquire");
+  buffer.armed.store(true, std::memory_order_relaxed);
 }
 
 void Engine::refuse(const std::string& reason) {
@@ -103,118 +114,60 @@ void Engine::refuse(const std::string& reason) {
 }
 
 std::string Engine::refusal() const {
+  require_own_process("refusal");
   const std::lock_guard lock(refusal_mutex_);
   return refusal_;
 }
 
 // --- before a call -------------------------------------------------------------------------------
 
-void Engine::require_usable(const char* operation) const {
-  if (closed_.load(std::memory_order_relaxed)) {
-    throw Closed(std::string(operation) + ": the group is closed");
-  }
+// Before any lock is taken: another thread may have held it when this process was forked.
+void Engine::require_own_process(const char* operation) const {
   if (fork_generation() != generation_) {
-    throw Closed(std::string(operation) +
+    throw Closed(at(operation) +
                  ": this process is a fork of the one that made the group; make a new group here");
   }
+}
+
+void Engine::require_usable(const char* operation) const {
+  if (closed_.load(std::memory_order_relaxed)) {
+    throw Closed(at(operation) + ": the group is closed");
+  }
+  require_own_process(operation);
   if (poisoned_.load(std::memory_order_acquire)) {
-    throw Poisoned(std::string(operation) + ", rank " + std::to_string(rank_) +
+    throw Poisoned(at(operation) +
                    ": an earlier call failed: " + blocks_[static_cast<size_t>(rank_)]->poison.text);
   }
 }
 
-void Engine::require_output_outside(const Plan& plan, const void* output) const {
-  if (plan.output_bytes() == 0) return;
-  if (output == nullptr) {
-    throw InvalidArgument(std::string(plan.operation()) + ": out is null (" + plan.text + ")");
-  }
-  if (overlaps(output, plan.output_bytes())) {
-    throw InvalidArgument(std::string(plan.operation()) +
-                          ": out overlaps a buffer of the pool; it must be the caller's memory (" +
-                          plan.text + ")");
-  }
-}
-
-Posting Engine::posting_from(const Plan& plan, Buffer& buffer, size_t offset) const {
-  const auto refuse_call = [&](const std::string& what) {
-    throw InvalidArgument(std::string(plan.operation()) + ": " + what + " (" + plan.text + ")");
-  };
-  if (buffer.slot.role != plan.role || buffer.slot.lane != plan.lane) {
-    refuse_call(std::string("the input was acquired for ") + name_of(buffer.slot.role) + ", lane " +
-                std::to_string(buffer.slot.lane) + ", and is used for " + name_of(plan.role) +
-                ", lane " + std::to_string(plan.lane));
-  }
-  if (!buffer.armed) {
-    refuse_call("the buffer was reduced already: acquire it again before writing it");
-  }
-  const size_t bytes = plan.input_bytes();
-  if (offset > buffer.window.bytes || bytes > buffer.window.bytes - offset) {
-    refuse_call(std::to_string(bytes) + " bytes at offset " + std::to_string(offset) +
-                " exceed the buffer's " + std::to_string(buffer.window.bytes));
-  }
-  return Posting{buffer.window.ordinal, offset, plan.signature, plan.text};
-}
-
 // A new window is announced to the peers, one of which may be gone; the error is to name the call.
 std::shared_ptr<Buffer> Engine::buffer_for(const Slot& slot, size_t bytes, const char* operation) {
-  return endpoint(slot.role, slot.lane).channel.naming(operation, [&] {
+  return endpoint(slot.role, slot.lane, operation).channel.naming(operation, [&] {
     return pool_.get(slot, bytes);
   });
 }
 
-std::shared_ptr<Buffer> Engine::stage_for(const Plan& plan, size_t bytes) {
-  if (const auto reason = pool_.refuses(bytes)) {
-    refuse(*reason);
-    return nullptr;
-  }
-  try {
-    return buffer_for(Slot{plan.role, plan.lane, Use::kStage}, bytes, plan.operation());
-  } catch (const OutOfMemory& error) {
-    refuse(error.what());
-    return nullptr;
-  }
-}
-
-// --- collective calls that move no rows ----------------------------------------------------------
+// --- calls that move no rows ---------------------------------------------------------------------
 
 void Engine::agree(Role role, int lane, const std::string& text) {
   require_usable("fallback");
-  Endpoint& here = endpoint(role, lane);
-  Exchange exchange(here, "fallback");
+  Exchange exchange(endpoint(role, lane, "fallback"), "fallback");
   guarded([&] {
     exchange.open();
     exchange.meet(Posting{Posting::kNothing, 0, signature_of(text), text});
     exchange.finish();
   });
-  ++counts_.fallback;
 }
 
 void Engine::check_call(int lane, const std::string& text) {
   require_usable("check");
-  endpoint(Role::kCombine, lane);
+  endpoint(Role::kCombine, lane, "check");  // refuses a lane that does not exist
   Exchange exchange(checks_[static_cast<size_t>(lane)], "check");
   guarded([&] {
     exchange.open();
     exchange.meet(Posting{Posting::kNothing, 0, signature_of(text), text});
     exchange.finish();
   });
-}
-
-std::string Engine::administrate(const char* operation, const std::string& request,
-                                 const std::string& failure) {
-  Exchange exchange(administration_, operation);
-  exchange.open();
-  const std::string text = failure.empty() ? request : request + ": " + failure;
-  const uint32_t status = failure.empty() ? Posting::kNothing : Posting::kNoWindow;
-  const bool all_succeeded = exchange.meet(Posting{status, 0, signature_of(request), text});
-  std::string failures;
-  for (int rank = 0; rank < world() && !all_succeeded; ++rank) {
-    const FlagLine& line = administration_.channel.line(rank);
-    if (line.ordinal != Posting::kNoWindow) continue;
-    failures += (failures.empty() ? "rank " : "; rank ") + std::to_string(rank) + ": " + line.text;
-  }
-  exchange.finish();
-  return failures;
 }
 
 // --- the group's life ----------------------------------------------------------------------------
@@ -245,6 +198,7 @@ void Engine::check() {
 }
 
 void Engine::poison(PoisonNote::Kind kind, const std::string& reason) {
+  if (fork_generation() != generation_) return;  // the note is the parent's
   const std::lock_guard lock(poison_mutex_);
   if (poisoned_.load(std::memory_order_relaxed)) return;  // the first failure is the cause
   PoisonNote& note = blocks_[static_cast<size_t>(rank_)]->poison;
@@ -256,6 +210,7 @@ void Engine::poison(PoisonNote::Kind kind, const std::string& reason) {
 }
 
 void Engine::close() {
+  if (fork_generation() != generation_) return;  // a fork has nothing to close
   const std::lock_guard lock(close_mutex_);
   if (closed_.load(std::memory_order_relaxed)) return;
   // A call that runs now would lose its memory under its feet. Endpoints stay taken: none begins.
@@ -263,7 +218,7 @@ void Engine::close() {
   const auto take = [&](Endpoint& each) {
     if (each.busy.test_and_set(std::memory_order_acquire)) {
       for (Endpoint* other : taken) other->busy.clear(std::memory_order_release);
-      throw InvalidArgument("close: a call is running on " + each.channel.name());
+      throw InvalidArgument(at("close") + ": a call is running on " + each.channel.name());
     }
     taken.push_back(&each);
   };
@@ -276,11 +231,18 @@ void Engine::close() {
 // --- queries -------------------------------------------------------------------------------------
 
 std::shared_ptr<Buffer> Engine::find(const void* address, size_t* offset) const {
+  require_own_process("find");
   return pool_.find(static_cast<const std::byte*>(address), offset);
 }
 
 bool Engine::overlaps(const void* address, size_t bytes) const {
+  require_own_process("overlaps");
   return pool_.overlaps(static_cast<const std::byte*>(address), bytes);
+}
+
+PoolStats Engine::pool_stats() const {
+  require_own_process("stats");
+  return pool_.stats();
 }
 
 }  // namespace symmoe

@@ -27,9 +27,10 @@ constexpr int kMaxRanks = 64;
 struct EngineConfig {
   WaitPolicy wait;
   PoolConfig pool;
-  bool check = false;                // compare calls across roles before each one
-  int64_t stall_ns = 2'000'000'000;  // check mode: see PeerWatch
-  std::function<void()> interrupt;   // called while waiting; may throw Interrupted
+  bool check = false;  // compare calls across roles before each one
+  // Check mode, see PeerWatch: must be longer than any lane computes between two calls; 0: never.
+  int64_t stall_ns = 30'000'000'000;
+  std::function<void()> interrupt;  // called while waiting; may throw Interrupted
 };
 
 // Calls served, by path.
@@ -38,13 +39,14 @@ struct CallCounts {
   std::atomic<uint64_t> staged = 0;
   std::atomic<uint64_t> gather = 0;
   std::atomic<uint64_t> gather_staged = 0;
-  std::atomic<uint64_t> fallback = 0;
 };
 
+struct Operation;
+
 // One rank's part in a group whose ranks share windows. Methods may be called from several threads,
-// one thread per lane. Whatever throws anything but InvalidArgument, Mismatch or Closed has
-// poisoned the group: the ranks no longer agree about the state of their flags. (CrossedCalls, a
-// Mismatch, poisons as well.)
+// one thread per lane: a second one on a lane gets InvalidArgument. Whatever throws anything but
+// InvalidArgument, Mismatch or Closed has poisoned the group: the ranks no longer agree about the
+// state of their flags. (CrossedCalls, a Mismatch, poisons as well.)
 class Engine {
  public:
   // `blocks[r]` is rank r's control block, mapped here and zeroed before any rank started; `source`
@@ -76,12 +78,14 @@ class Engine {
   // What check mode does before each call.
   void check_call(int lane, const std::string& text);
 
-  // Collective. Makes buffers for lanes 0..lanes-1; empty if every rank has them, else the reason:
-  // then no rank keeps any, and from now on acquire refuses such sizes on all ranks.
-  std::string reserve(Role role, int lanes, size_t bytes, bool pin);
+  // Collective. Makes buffers for lanes 0..lanes-1 of each role, in one agreement; empty if every
+  // rank has all of them, else the reason: then no rank keeps any, and from now on acquire refuses
+  // such sizes on all ranks. The order of the roles does not matter. InvalidArgument also if one of
+  // the lanes is in a call.
+  std::string reserve(const std::vector<Role>& roles, int lanes, size_t bytes, bool pin);
   // Collective. Gives back outgrown buffers; the memory is free on return.
   void trim();
-  // Collective. No graph uses any buffer any more.
+  // Collective. No graph uses any buffer any more: once all ranks have said so, unpins and trims.
   void release_graphs();
   void retain(Buffer& buffer);
 
@@ -92,23 +96,37 @@ class Engine {
   void check();
   void poison(PoisonNote::Kind kind, const std::string& reason);
   void close();
-  PoolStats pool_stats() const { return pool_.stats(); }
+  PoolStats pool_stats() const;
   const CallCounts& counts() const { return counts_; }
 
  private:
-  Endpoint& endpoint(Role role, int lane);
+  std::string at(const char* operation) const;  // "acquire, rank 1"
+  Endpoint& endpoint(Role role, int lane, const char* operation);
+  void require_own_process(const char* operation) const;
   void require_usable(const char* operation) const;
-  void require_output_outside(const Plan& plan, const void* output) const;
   void refuse(const std::string& reason);
-  Posting posting_from(const Plan& plan, Buffer& buffer, size_t offset) const;
   std::shared_ptr<Buffer> buffer_for(const Slot& slot, size_t bytes, const char* operation);
+  void arm(Buffer& buffer, Endpoint& here);
+
+  // Calls that move rows (transfer.cpp).
+  void require_fit(const Operation& operation, const Plan& plan) const;
+  void require_output_outside(const Plan& plan, const void* output) const;
+  Posting posting_from(const Plan& plan, const Buffer& buffer, size_t offset) const;
   std::shared_ptr<Buffer> stage_for(const Plan& plan, size_t bytes);
-  bool pull(Exchange& exchange, const Plan& plan, const Posting& posting, const void* own_rows,
-            void* output, int threads);
-  bool gather(Exchange& exchange, const Plan& plan, const Posting& posting, const void* own_rows,
-              void* output, int threads);
+  bool from_pool(const Operation& operation, const Plan& plan, Buffer& buffer, size_t offset,
+                 void* output, int threads, std::atomic<uint64_t>& count);
+  bool from_memory(const Operation& operation, const Plan& plan, const void* input, void* output,
+                   int threads, std::atomic<uint64_t>& count);
+  bool exchange_rows(const Operation& operation, Exchange& exchange, const Plan& plan,
+                     const Posting& posting, const std::byte* own_rows, void* output, int threads,
+                     std::atomic<uint64_t>& count);
+
+  // Collective pool calls (administration.cpp).
   std::string administrate(const char* operation, const std::string& request,
                            const std::string& failure);
+  std::string make_buffers(const std::vector<Slot>& slots, size_t bytes, const std::string& request,
+                           bool pin);
+  void give_back(const char* operation, bool unpin);
   bool settled(const Buffer& buffer) const;
 
   // Runs `body`; whatever escapes it poisons the group, but for the caller's own mistakes.

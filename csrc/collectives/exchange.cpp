@@ -9,8 +9,10 @@ namespace symmoe {
 Exchange::Exchange(Endpoint& endpoint, const char* operation)
     : endpoint_(endpoint), operation_(operation) {
   if (endpoint_.busy.test_and_set(std::memory_order_acquire)) {
-    throw InvalidArgument(std::string(operation) + ": another thread is in a call on " +
-                          endpoint_.channel.name() + "; use one lane per thread");
+    throw InvalidArgument(std::string(operation) + ", rank " +
+                          std::to_string(endpoint.channel.rank()) +
+                          ": another thread is in a call on " + endpoint_.channel.name() +
+                          "; use one lane per thread");
   }
 }
 

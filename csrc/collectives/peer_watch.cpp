@@ -38,8 +38,8 @@ void PeerWatch::look_for_poison(int rank, const std::string& context) const {
 
 void PeerWatch::look_for_stall(int rank, const std::string& context) const {
   // Both of us wait. If the peer has announced a call on some lane where I have not, and I one
-  // where it has not, neither can ever go on (a lane that another thread is about to enter would
-  // have caught up long before stall_ns).
+  // where it has not, neither can ever go on, unless other threads are about to enter those lanes:
+  // they are taken to have done so within stall_ns.
   const ControlBlock& mine = *blocks_[static_cast<size_t>(rank_)];
   const ControlBlock& theirs = *blocks_[static_cast<size_t>(rank)];
   const auto compare = [&](const FlagLine& their_line, const FlagLine& my_line) {

@@ -22,7 +22,9 @@ struct CrossedCalls : Mismatch {
 class PeerWatch : public Watch {
  public:
   // `stall_ns`: in check mode, how long two ranks may wait for each other in different lanes before
-  // that counts as a mismatch; 0: check mode is off.
+  // that counts as a mismatch; 0: never (check mode is off). A guess: a correct program looks the
+  // same while its other threads compute between their lanes' calls, so this must be longer than
+  // they ever do.
   // `interrupt`, if any, is called at every look and may throw Interrupted.
   PeerWatch(int rank, std::vector<ControlBlock*> blocks, Liveness* liveness, int64_t stall_ns,
             std::function<void()> interrupt);

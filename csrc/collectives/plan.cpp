@@ -16,7 +16,10 @@ uint64_t signature_of(std::string_view text) {
 
 void Plan::seal() {
   const auto require = [&](bool holds, const std::string& what) {
-    if (!holds) throw InvalidArgument(std::string(operation()) + ": " + what + " (" + text + ")");
+    if (!holds) {
+      throw InvalidArgument(std::string(operation()) + ", rank " + std::to_string(rank) + ": " +
+                            what + " (" + text + ")");
+    }
   };
   require(hidden >= 0 && rows >= 0, "negative size");
   require(lane >= 0 && lane < kMaxLanes,

@@ -15,6 +15,7 @@ namespace symmoe {
 // elements; rank r owns `counts[r]` of them, from row `begins[r]` on.
 struct Plan {
   enum class Kind : uint8_t { kReduceScatter = 0, kAllGather = 1 };
+  static constexpr int kKinds = 2;
 
   Kind kind = Kind::kReduceScatter;
   Role role = Role::kCombine;
@@ -39,7 +40,9 @@ struct Plan {
   size_t output_bytes() const {
     return bytes_of(kind == Kind::kReduceScatter ? own_count() : rows);
   }
-  const char* operation() const {
+  const char* operation() const { return name_of(kind); }
+
+  static constexpr const char* name_of(Kind kind) {
     return kind == Kind::kReduceScatter ? "reduce_scatter" : "all_gather";
   }
 

@@ -32,9 +32,10 @@ struct Slot {
 struct Buffer {
   Window window;
   Slot slot;
-  bool armed = false;    // acquired, and not reduced since: the caller may write it
-  bool retired = false;  // outgrown; never handed out again
-  // These two are also looked at by other lanes' threads, when their growth trims the pool.
+  // Also looked at without the pool's lock or the lane's: by other lanes' threads, whose growth
+  // trims the pool, and to refuse a second thread on the lane.
+  std::atomic<bool> armed = false;       // acquired, and not reduced since: the caller may write it
+  std::atomic<bool> retired = false;     // outgrown; never handed out again
   std::atomic<bool> pinned = false;      // a captured graph may write it
   std::atomic<uint32_t> last_epoch = 0;  // of its channel: the last call in which peers read it
 };

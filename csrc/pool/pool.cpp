@@ -12,6 +12,15 @@ constexpr size_t kGrowthFactor = 2;
 // References that a buffer at rest has: the pool's own.
 constexpr long kOwnReferences = 1;
 
+// Whether nobody but the pool has it. The caller holds the pool's lock, so nobody new can get it.
+bool is_at_rest(const std::shared_ptr<Buffer>& buffer) {
+  if (buffer.use_count() > kOwnReferences) return false;
+  // use_count() orders nothing, but giving a reference back does: whatever the last holder did
+  // before it let go (noting a call's epoch) has happened for this thread from here on.
+  std::shared_ptr<Buffer>(buffer).reset();
+  return true;
+}
+
 size_t round_up(size_t bytes, size_t granularity) {
   return (bytes + granularity - 1) / granularity * granularity;
 }
@@ -48,25 +57,38 @@ size_t Pool::capacity_for(size_t bytes, size_t old_bytes) const {
 }
 
 std::shared_ptr<Buffer> Pool::get(const Slot& slot, size_t bytes) {
-  const std::lock_guard lock(mutex_);
-  Buffer*& current = current_[index(slot)];
-  if (current == nullptr || current->window.bytes < bytes) {
-    trim_locked();
-    auto grown = std::make_shared<Buffer>();
-    grown->window = source_->create(capacity_for(bytes, current ? current->window.bytes : 0));
-    grown->slot = slot;
-    buffers_.push_back(grown);
-    if (current != nullptr) {
-      current->retired = true;
-      ++growths_;
-    }
-    current = grown.get();
-    size_t held = 0;
-    for (const auto& buffer : buffers_) held += buffer->window.bytes;
-    peak_bytes_ = std::max(peak_bytes_, held);
-    return grown;
+  size_t capacity = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    const Buffer* const current = current_[index(slot)];
+    if (current != nullptr && current->window.bytes >= bytes) return shared_locked(current);
+    capacity = capacity_for(bytes, current == nullptr ? 0 : current->window.bytes);
   }
-  return shared_locked(current);
+  trim();
+  auto grown = std::make_shared<Buffer>();
+  grown->slot = slot;
+  grown->window = source_->create(capacity);
+
+  const std::lock_guard lock(mutex_);
+  insert_locked(grown);
+  Buffer*& current = current_[index(slot)];
+  if (current != nullptr) {
+    current->retired = true;
+    ++growths_;
+  }
+  current = grown.get();
+  return grown;
+}
+
+void Pool::insert_locked(const std::shared_ptr<Buffer>& buffer) {
+  // Another slot's window may have been made later and be here already.
+  const auto later = std::find_if(buffers_.begin(), buffers_.end(), [&](const auto& other) {
+    return other->window.ordinal > buffer->window.ordinal;
+  });
+  buffers_.insert(later, buffer);
+  size_t held = 0;
+  for (const auto& each : buffers_) held += each->window.bytes;
+  peak_bytes_ = std::max(peak_bytes_, held);
 }
 
 std::shared_ptr<Buffer> Pool::current(const Slot& slot) const {
@@ -80,15 +102,22 @@ std::shared_ptr<Buffer> Pool::shared_locked(const Buffer* buffer) const {
   return found == buffers_.end() ? nullptr : *found;
 }
 
-void Pool::revert(const std::shared_ptr<Buffer>& buffer, const std::shared_ptr<Buffer>& previous) {
+void Pool::revert(std::shared_ptr<Buffer> buffer, const std::shared_ptr<Buffer>& previous) {
   if (buffer == previous) return;
-  const std::lock_guard lock(mutex_);
-  current_[index(buffer->slot)] = previous.get();
-  if (previous != nullptr) {
-    previous->retired = false;
-    --growths_;
+  {
+    const std::lock_guard lock(mutex_);
+    current_[index(buffer->slot)] = previous.get();
+    if (previous != nullptr) {
+      previous->retired = false;
+      --growths_;
+    }
+    buffer->retired = true;
+    const auto own = std::find(buffers_.begin(), buffers_.end(), buffer);
+    buffer.reset();
+    if (!is_at_rest(*own)) return;
+    buffer = std::move(*own);
+    buffers_.erase(own);
   }
-  std::erase(buffers_, buffer);
   source_->drop(buffer->window);
 }
 
@@ -99,22 +128,24 @@ void Pool::limit(size_t bytes, const std::string& reason) {
 }
 
 void Pool::trim() {
-  const std::lock_guard lock(mutex_);
-  trim_locked();
+  uint32_t behind = 0;
+  while (const std::shared_ptr<Buffer> last = take_unneeded(behind)) {
+    behind = last->window.ordinal;
+    source_->drop(last->window);  // forgotten by now: the announcement may throw
+  }
 }
 
-void Pool::trim_locked() {
-  for (auto each = buffers_.begin(); each != buffers_.end();) {
-    const bool held = (*each)->pinned || each->use_count() > kOwnReferences;
-    if (!(*each)->retired || held || !settled_(**each)) {
-      ++each;
-      continue;
-    }
-    // Forgotten first: the announcement may throw.
-    const std::shared_ptr<Buffer> last = std::move(*each);
-    each = buffers_.erase(each);
-    source_->drop(last->window);
-  }
+// The first retired buffer with an ordinal beyond `behind` that nothing holds; the pool forgets it.
+std::shared_ptr<Buffer> Pool::take_unneeded(uint32_t behind) {
+  const std::lock_guard lock(mutex_);
+  const auto found = std::find_if(buffers_.begin(), buffers_.end(), [&](const auto& buffer) {
+    return buffer->window.ordinal > behind && buffer->retired && !buffer->pinned &&
+           is_at_rest(buffer) && settled_(*buffer);
+  });
+  if (found == buffers_.end()) return nullptr;
+  std::shared_ptr<Buffer> taken = std::move(*found);
+  buffers_.erase(found);
+  return taken;
 }
 
 void Pool::unpin_all() {

@@ -34,7 +34,10 @@ struct PoolStats {
 };
 
 // The buffers of one rank. A shared_ptr outside the pool (a tensor view) keeps a buffer's memory.
-// Thread-safe; one slot is used by one thread at a time.
+//
+// Thread-safe, and no query waits for memory: windows are made and dropped outside the lock, which
+// is held for moments only. What replaces a slot's buffer (get, revert) is for one thread per slot
+// at a time; the engine sees to that by taking the slot's endpoint.
 class Pool {
  public:
   // Whether all peers have finished reading what a buffer last published.
@@ -55,9 +58,10 @@ class Pool {
 
   std::shared_ptr<Buffer> current(const Slot& slot) const;
 
-  // Undoes the growth that led to `buffer`, which nobody has seen yet, in favour of what current()
-  // gave before (may be null).
-  void revert(const std::shared_ptr<Buffer>& buffer, const std::shared_ptr<Buffer>& previous);
+  // Undoes the growth that led to `buffer`, which no peer has read yet, in favour of what current()
+  // gave before (may be null). The window is dropped unless somebody else holds it; then it is
+  // retired like an outgrown one.
+  void revert(std::shared_ptr<Buffer> buffer, const std::shared_ptr<Buffer>& previous);
 
   // From now on no slot grows beyond `bytes` (agreed by all ranks after a failed growth).
   void limit(size_t bytes, const std::string& reason);
@@ -78,7 +82,8 @@ class Pool {
 
   size_t capacity_for(size_t bytes, size_t old_bytes) const;
   std::shared_ptr<Buffer> shared_locked(const Buffer* buffer) const;
-  void trim_locked();
+  void insert_locked(const std::shared_ptr<Buffer>& buffer);
+  std::shared_ptr<Buffer> take_unneeded(uint32_t behind);
 
   WindowSource* source_;
   PoolConfig config_;

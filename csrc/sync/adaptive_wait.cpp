@@ -151,6 +151,8 @@ void adaptive_wait(FlagLine* const* lines, int ranks, int self, Counter counter,
         if (rank == self || arrived(*lines[rank], counter, target)) continue;
         try {
           watch.look(rank, now - begin, context);
+        } catch (const Interrupted&) {
+          throw;  // whoever arrived: the caller is to stop
         } catch (...) {
           // It may have arrived, and ended, just before the look.
           if (!arrived(*lines[rank], counter, target)) throw;

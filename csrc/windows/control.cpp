@@ -50,8 +50,13 @@ Control::Control(Mesh& mesh, size_t bytes, int64_t deadline_ns)
                      std::to_string(incoming.message.bytes) + " (message kind " +
                      std::to_string(static_cast<uint32_t>(incoming.message.kind)) + ")");
     }
-    segments_[static_cast<size_t>(rank)] =
-        SharedMemory::attach(incoming.descriptor.get(), bytes, SharedMemory::Access::kReadWrite);
+    try {
+      segments_[static_cast<size_t>(rank)] =
+          SharedMemory::attach(incoming.descriptor.get(), bytes, SharedMemory::Access::kReadWrite);
+    } catch (const SystemError& error) {
+      throw SystemError("rank " + self + " cannot map the control segment of rank " +
+                        std::to_string(rank) + ": " + error.what());
+    }
   }
 }
 

@@ -15,6 +15,10 @@ namespace {
 // Short, because another thread may take in the announcement that this one waits for.
 constexpr int64_t kLookAgainNs = 5'000'000;
 
+std::string name_of_window(int rank, uint32_t ordinal) {
+  return "window " + std::to_string(ordinal) + " of rank " + std::to_string(rank);
+}
+
 }  // namespace
 
 MemfdSource::MemfdSource(Mesh& mesh, int64_t timeout_ns)
@@ -31,7 +35,13 @@ Window MemfdSource::create(size_t bytes) {
     window.ordinal = next_ordinal_++;
     own_table().emplace(window.ordinal, memory);
   }
-  announce({Message::Kind::kNew, window.ordinal, bytes}, descriptor.get());
+  try {
+    announce({Message::Kind::kNew, window.ordinal, bytes}, descriptor.get());
+  } catch (...) {
+    const std::lock_guard lock(table_mutex_);
+    own_table().erase(window.ordinal);
+    throw;  // `window` ends after the lock: nothing is unmapped under it
+  }
   return window;
 }
 
@@ -64,7 +74,7 @@ const std::byte* MemfdSource::address(int rank, uint32_t ordinal) {
                           std::to_string(mesh_.world()));
   }
   if (const std::byte* known = find(rank, ordinal)) return known;
-  const std::string what = "window " + std::to_string(ordinal) + " of rank " + std::to_string(rank);
+  const std::string what = name_of_window(rank, ordinal);
   if (rank == mesh_.rank()) throw InvalidArgument(what + ", the own rank, was never created");
 
   const int64_t deadline_ns = now_ns() + timeout_ns_;
@@ -104,14 +114,26 @@ void MemfdSource::refresh() {
   }
 }
 
+// The announcement is used up, so a window that cannot be mapped is lost for good: the error has to
+// end the group, and says whose window it was.
+std::shared_ptr<SharedMemory> MemfdSource::attach(int rank, const Incoming& announced) const {
+  try {
+    return std::make_shared<SharedMemory>(SharedMemory::attach(
+        announced.descriptor.get(), announced.message.bytes, SharedMemory::Access::kRead));
+  } catch (const SystemError& error) {
+    throw SystemError("rank " + std::to_string(mesh_.rank()) + " cannot map " +
+                      name_of_window(rank, announced.message.ordinal) + " (" +
+                      std::to_string(announced.message.bytes) + " bytes): " + error.what());
+  }
+}
+
 void MemfdSource::take_in(int rank) {
   const std::lock_guard intake(intake_mutex_);
   while (const std::optional<Incoming> incoming = mesh_.receive(rank)) {
     const Message& message = incoming->message;
     std::shared_ptr<SharedMemory> memory;  // stays empty for a dropped window
     if (message.kind == Message::Kind::kNew) {
-      memory = std::make_shared<SharedMemory>(SharedMemory::attach(
-          incoming->descriptor.get(), message.bytes, SharedMemory::Access::kRead));
+      memory = attach(rank, *incoming);
       mapped_bytes_ += message.bytes;
     } else if (message.kind != Message::Kind::kDrop) {
       throw SystemError("rank " + std::to_string(rank) + " sent rank " +

@@ -25,7 +25,8 @@ class MemfdSource : public WindowSource {
   // `timeout_ns` bounds every wait for a peer.
   MemfdSource(Mesh& mesh, int64_t timeout_ns);
 
-  // Also throws PeerLost or DeadlineExceeded while announcing: the group is of no use then.
+  // Also throws PeerLost, DeadlineExceeded or SystemError while announcing: the group is of no use
+  // then.
   Window create(size_t bytes) override;
   void drop(const Window& window) override;
   const std::byte* address(int rank, uint32_t ordinal) override;
@@ -39,6 +40,7 @@ class MemfdSource : public WindowSource {
   Table& own_table() { return tables_[static_cast<size_t>(mesh_.rank())]; }
   const std::byte* find(int rank, uint32_t ordinal) const;
   void take_in(int rank);
+  std::shared_ptr<SharedMemory> attach(int rank, const Incoming& announced) const;
   void announce(const Message& message, int descriptor);
 
   Mesh& mesh_;

@@ -1,5 +1,7 @@
 #include "windows/own_windows.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <mutex>
 #include <utility>
@@ -13,9 +15,27 @@ struct Registry {
   std::vector<const SharedMemory*> windows;
 };
 
+Registry& registry();
+
+// Held across a fork, so that no thread that is not in the child has the lock there.
+void before_fork() { registry().mutex.lock(); }
+
+void after_fork_in_parent() { registry().mutex.unlock(); }
+
+// The child has none of the windows. Nothing is allocated or freed here: other threads may have
+// been at that when the process was forked.
+void after_fork_in_child() {
+  registry().windows.clear();
+  registry().mutex.unlock();
+}
+
 // Never destroyed: windows under live tensors may end after everything else.
 Registry& registry() {
-  static auto* const instance = new Registry;
+  static Registry* const instance = [] {
+    auto* const made = new Registry;
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    return made;
+  }();
   return *instance;
 }
 

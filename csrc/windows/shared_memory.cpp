@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <limits>
+#include <string>
 #include <utility>
 
 #include "base/error.h"
@@ -43,7 +44,7 @@ size_t whole_pages(size_t bytes) {
 }
 
 [[noreturn]] void throw_out_of_memory(size_t bytes, const std::string& why) {
-  throw OutOfMemory("cannot allocate a window of " + std::to_string(bytes) + " bytes: " + why);
+  throw OutOfMemory("no memory for a window of " + std::to_string(bytes) + " bytes: " + why);
 }
 
 // `bytes` of a window of `total` bytes are still to be taken. One sixteenth on top is for page
@@ -180,7 +181,11 @@ SharedMemory SharedMemory::attach(int descriptor, size_t bytes, Access access) {
   SharedMemory memory;
   memory.bytes_ = bytes;
   memory.mapped_bytes_ = whole_pages(bytes);
-  memory.map(descriptor, access);
+  try {
+    memory.map(descriptor, access);
+  } catch (const OutOfMemory& error) {
+    throw SystemError(std::string("a peer's window cannot be mapped: ") + error.what());
+  }
   // Only saves faults later: the owner has already taken the pages.
   madvise(memory.data_, memory.mapped_bytes_, MADV_POPULATE_READ);
   return memory;

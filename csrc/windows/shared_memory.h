@@ -32,7 +32,8 @@ class SharedMemory {
   static SharedMemory create(size_t bytes, const std::string& name);
 
   // Maps memory that another process created. Does not take the descriptor. Throws SystemError if
-  // the memory can still shrink or is smaller than `bytes`: reading it could fault then.
+  // the memory can still shrink or is smaller than `bytes` (reading it could fault then), and if it
+  // cannot be mapped: no OutOfMemory, which is about memory that this process asked for.
   static SharedMemory attach(int descriptor, size_t bytes, Access access);
 
   std::byte* data() const { return data_; }  // 2 MiB aligned; nullptr if empty

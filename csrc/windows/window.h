@@ -36,6 +36,7 @@ class WindowSource {
 
   // Takes in all announcements that have arrived: maps and populates new windows of peers, unmaps
   // dropped ones. Called in collective pool calls, so that the first reduce finds its pages there.
+  // Throws SystemError, never OutOfMemory, if a peer's window cannot be mapped.
   virtual void refresh() = 0;
 
   // Bytes of peers' windows mapped here.

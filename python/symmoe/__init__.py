@@ -10,7 +10,15 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 from ._version import __version__
+
+if importlib.util.find_spec(f"{__name__}._core") is None:
+    raise ImportError(
+        "symmoe's compiled core is missing: `pip install .`, or `make core` in a clone"
+    )
+
 from .bootstrap import init
 from .config import Config
 from .decision import Alternative, Decision

@@ -12,6 +12,7 @@ measure = _measure_stub
 
 VERSION: Final[str]
 MAX_LANES: Final[int]
+MAX_RANKS: Final[int]
 
 # Element types (csrc/base/dtype.h).
 BFLOAT16: Final[int]
@@ -27,7 +28,6 @@ REDUCE_SCATTER: Final[int]
 ALL_GATHER: Final[int]
 
 def host_identity() -> str: ...
-def fork_generation() -> int: ...
 def isa_name() -> str: ...
 def available_isas() -> list[str]: ...
 def set_isa(name: str) -> None: ...
@@ -68,6 +68,10 @@ class GroupConfig:
     granularity_bytes: int
     max_buffer_bytes: int  # 0: no cap
     check: bool
+    # Check mode: two ranks that have waited this long for each other in different lanes count as
+    # crossed, which poisons the group. Must be longer than any lane computes between two calls.
+    # Default 30 s; 0: never.
+    stall_ns: int
     def __init__(self) -> None: ...
 
 @final
@@ -150,11 +154,15 @@ class Group:
         """Barrier before a fallback: raises MismatchError on all ranks if texts differ."""
     def check_call(self, lane: int, text: str) -> None:
         """SYMMOE_CHECK: compares what all ranks are about to do on this lane, whatever the role."""
-    def reserve(self, role: int, lanes: int, nbytes: int, pin: bool) -> str:
-        """Collective. Empty if every rank has the memory, else the reason (nothing is kept)."""
+    def reserve(self, roles: Sequence[int], lanes: int, nbytes: int, pin: bool) -> str:
+        """Collective. Windows for lanes 0..lanes-1 of every role, in one agreement.
+
+        Empty if every rank has the memory for all of them, else the reason (nothing is kept). The
+        order of roles does not matter. ValueError if one of the lanes is in a call.
+        """
     def retain(self, buffer: Buffer) -> None: ...
     def release_graphs(self) -> None:
-        """Collective: unpins all buffers."""
+        """Collective: once all ranks are here, unpins all buffers and trims."""
     def trim(self) -> None:
         """Collective: gives back outgrown buffers that nobody needs any more."""
     def check(self) -> None:
@@ -164,7 +172,7 @@ class Group:
         """Bytes: live, stage, retired, view, pinned, peer, peak; numbers: growths, buffers.
 
         view_bytes is the part of retired_bytes that live views hold. Calls by path: calls_pull,
-        calls_staged, calls_gather, calls_gather_staged, calls_fallback.
+        calls_staged, calls_gather, calls_gather_staged.
         """
     def close(self) -> None:
         """Idempotent, local. Memory under live views stays until they go."""

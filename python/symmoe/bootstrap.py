@@ -9,19 +9,19 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch.distributed as dist
 
-from . import _core, cores, topk
+from . import _core, cores
 from ._version import __version__
 from .config import Config
 from .errors import MismatchError, PeerLostError, SymmoeError
 from .exchange import Exchange, open_exchange
 from .group import Group
 
-MAX_WINDOW_RANKS = 64
 TOKEN_BYTES = 32
 
 
@@ -38,6 +38,7 @@ class _Card:
     affinity: list[int]
     address: str  # of its listener; empty if it has none
     trouble: str  # why it has none
+    fault: str  # what is wrong with its environment; empty if nothing
     token: str  # rank 0's counts
 
 
@@ -54,13 +55,16 @@ def init(process_group: dist.ProcessGroup | None = None, config: Config | None =
         it works through the process group; `Group.explain` gives the reason.
 
     Raises:
-        ValueError: This process is not in `process_group`, or a SYMMOE_* variable is malformed.
+        ValueError: This process is not in `process_group`; or a SYMMOE_* variable is malformed, or
+            asks for what this machine does not have, on any rank: then on all of them.
         MismatchError: Ranks differ in settings or version; raised on all of them.
         DeadlineError: Ranks did not show up within the timeout; the message names them.
         PeerLostError: A rank ended meanwhile.
         SymmoeError: The store failed.
+
+    Warns:
+        RuntimeWarning: Windows were wanted and could have been, but something failed.
     """
-    settings = Config.from_env() if config is None else config
     if process_group is None and dist.is_available() and dist.is_initialized():
         process_group = dist.group.WORLD
     if process_group is not None and dist.get_rank(process_group) < 0:
@@ -68,38 +72,61 @@ def init(process_group: dist.ProcessGroup | None = None, config: Config | None =
     rank = 0 if process_group is None else process_group.rank()
     world = 1 if process_group is None else process_group.size()
 
+    settings, fault = _settings(config)
     exchange = open_exchange(process_group, settings.timeout)
-    listener, card = _introduce(settings, rank, world)
-    cards = [_Card(**json.loads(text)) for text in exchange.gather("card", _pack(card))]
-    problem = _difference(cards)
-    if problem:
+    listener, card = _introduce(settings, fault, rank, world)
+    texts = exchange.gather("card", json.dumps(asdict(card)))
+    try:
+        cards = _read(texts, rank)
+    except (ValueError, MismatchError):
         exchange.finish()
-        raise MismatchError(f"init on rank {rank}: {problem}")
+        raise
 
     neighbours = [other for other, it in enumerate(cards) if it.host == card.host]
     share = cores.own_share(
         card.affinity, [cards[other].affinity for other in neighbours], neighbours.index(rank)
     )
-    if settings.pin:
-        cores.pin(share)
-    topk.limit_threads(len(share))
+    claim = cores.Claim(share, settings.pin)
+    try:
+        reason, failed = _obstacle(settings, cards)
+        core = None
+        if not reason:
+            core, reason = _open_windows(settings, rank, cards, listener, exchange)
+            failed = bool(reason)
+        exchange.finish()
+        if failed:
+            text = f"init on rank {rank}: no windows, calls use the process group: {reason}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+        return Group(core, process_group, rank, world, settings, claim, reason)
+    except BaseException:
+        claim.release()
+        raise
 
-    reason = _obstacle(settings, cards)
-    core = None
-    if not reason:
-        core, reason = _open_windows(settings, rank, cards, listener, exchange)
-    exchange.finish()
-    return Group(core, process_group, rank, world, settings, len(share), reason)
+
+def _settings(config: Config | None) -> tuple[Config, str]:
+    """The settings, and what is wrong with this process's environment; empty if nothing.
+
+    Nothing is raised yet: the other ranks wait for this one's card.
+    """
+    settings, fault = config, ""
+    if settings is None:
+        try:
+            settings = Config.from_env()
+        except ValueError as error:
+            settings, fault = Config(), str(error)
+    try:
+        _core.isa_name()
+    except ValueError as error:
+        fault = fault or str(error)
+    return settings, fault
 
 
-def _pack(card: _Card) -> str:
-    return json.dumps(asdict(card))
-
-
-def _introduce(config: Config, rank: int, world: int) -> tuple[_core.Listener | None, _Card]:
+def _introduce(
+    config: Config, fault: str, rank: int, world: int
+) -> tuple[_core.Listener | None, _Card]:
     listener = None
     trouble = ""
-    if config.windows and 1 < world <= MAX_WINDOW_RANKS:
+    if config.windows and 1 < world <= _core.MAX_RANKS:
         try:
             listener = _core.Listener()
         except SymmoeError as error:
@@ -114,6 +141,7 @@ def _introduce(config: Config, rank: int, world: int) -> tuple[_core.Listener | 
         affinity=cores.affinity(),
         address=listener.address if listener else "",
         trouble=trouble,
+        fault=fault,
         token=secrets.token_hex(TOKEN_BYTES) if rank == 0 else "",
     )
     return listener, card
@@ -142,32 +170,53 @@ def _look_for_ended(cards: list[_Card], rank: int) -> None:
             raise PeerLostError(f"rank {other} (pid {card.pid}) ended")
 
 
-def _difference(cards: list[_Card]) -> str:
-    """What must be equal on all ranks and is not, in words; empty if nothing."""
-    first = cards[0]
-    for rank, card in enumerate(cards):
-        if card.version != first.version:
-            return f"rank 0 runs symmoe {first.version}, rank {rank} runs {card.version}"
-        if card.config != first.config:
-            return f"settings differ: rank 0 has {first.config}; rank {rank} has {card.config}"
-    return ""
+def _read(texts: list[str], rank: int) -> list[_Card]:
+    """The cards of all ranks, which speak for a group.
+
+    Raises:
+        MismatchError: Something must be equal on all ranks and is not.
+        ValueError: The environment of some rank is wrong.
+    """
+    where = f"init on rank {rank}"
+    fields = [json.loads(text) for text in texts]
+    first = fields[0]
+    for other, it in enumerate(fields):
+        if it["version"] != first["version"]:  # such cards may have other fields altogether
+            raise MismatchError(
+                f"{where}: rank 0 runs symmoe {first['version']}, rank {other} runs {it['version']}"
+            )
+    for other, it in enumerate(fields):
+        if it["fault"]:
+            raise ValueError(f"{where}: wrong environment on rank {other}: {it['fault']}")
+    for other, it in enumerate(fields):
+        if it["config"] != first["config"]:
+            raise MismatchError(
+                f"{where}: settings differ: rank 0 has {first['config']}; "
+                f"rank {other} has {it['config']}"
+            )
+    return [_Card(**it) for it in fields]
 
 
-def _obstacle(config: Config, cards: list[_Card]) -> str:
-    """Why windows cannot be used, from what all ranks know; empty if they can be tried."""
+def _obstacle(config: Config, cards: list[_Card]) -> tuple[str, bool]:
+    """Why windows cannot be used, from what all ranks know, and whether that is a failure.
+
+    Empty if they can be tried. No failure: what was asked for, and where the ranks are.
+    """
     first = cards[0]
     if not config.windows:
-        return "windows are turned off (Config.windows, SYMMOE_WINDOWS)"
-    if len(cards) > MAX_WINDOW_RANKS:
-        return f"{len(cards)} ranks, and windows serve at most {MAX_WINDOW_RANKS}"
+        return "windows are turned off (Config.windows, SYMMOE_WINDOWS)", False
+    if len(cards) > _core.MAX_RANKS:
+        return f"{len(cards)} ranks, and windows serve at most {_core.MAX_RANKS}", False
     for rank, card in enumerate(cards):
         if card.host != first.host:
-            return f"ranks 0 and {rank} are on different hosts ({first.host}, {card.host})"
+            hosts = f"({first.host}, {card.host})"
+            return f"ranks 0 and {rank} are on different hosts {hosts}", False
         if card.uid != first.uid:
-            return f"ranks 0 and {rank} belong to different users ({first.uid}, {card.uid})"
+            users = f"({first.uid}, {card.uid})"
+            return f"ranks 0 and {rank} belong to different users {users}", True
         if card.trouble:
-            return f"rank {rank} cannot listen for its peers: {card.trouble}"
-    return ""
+            return f"rank {rank} cannot listen for its peers: {card.trouble}", True
+    return "", False
 
 
 def _open_windows(

@@ -7,32 +7,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any
+import weakref
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
+from torch import Tensor, get_num_threads
 
-from . import _core, check, fallback, topk
+from . import _core, fallback, messages
+from .arguments import Arguments
 from .config import Config
+from .cores import Claim
+from .decision import PROCESS_GROUP, STAGED, Shortage, choose
 from .errors import ClosedError, MismatchError, PoisonedError, SymmoeError
-from .plans import (
-    ALL_GATHER,
-    REDUCE_SCATTER,
-    Layout,
-    Sizes,
-    check_input,
-    check_lane,
-    check_output,
-    check_overlap,
-    check_stream,
-    is_plain,
-    make_layout,
-    sizes_key,
-)
-from .views import MAX_LAYOUTS, View, ViewCache
+from .plans import ALL_GATHER, REDUCE_SCATTER, Layout, Sizes
+from .views import View
 
 
-class Calls:
+class Calls(Arguments):
     """The state of one rank's group, and the way of every call.
 
     Attributes:
@@ -42,29 +34,18 @@ class Calls:
 
     __slots__ = (
         "__weakref__",
-        "_by_key",
         "_cap",
         "_cap_reason",
-        "_checks",
         "_closed",
-        "_combine_views",
-        "_core",
-        "_core_gather",
         "_core_rearm",
-        "_core_reduce",
         "_cores",
-        "_dispatch_views",
         "_failure",
         "_fallbacks",
-        "_layouts",
         "_obstacle",
         "_pid",
         "_process_group",
-        "_threads",
-        "_views",
-        "_where",
-        "rank",
-        "world_size",
+        "_release_processors",
+        "_shortages",
     )
 
     def __init__(
@@ -74,36 +55,24 @@ class Calls:
         rank: int,
         world: int,
         config: Config,
-        cores: int,
+        claim: Claim,
         obstacle: str,
     ) -> None:
-        self.rank = rank
-        self.world_size = world
-        self._where = {
-            name: f"{name} on rank {rank}" for name in (REDUCE_SCATTER, ALL_GATHER, "combine")
-        }
-        self._core = core
+        super().__init__(core, rank, world, config.check)
         self._process_group = process_group
-        self._cores = cores
-        self._threads = 1 if cores == 1 else 0  # 0: ask torch in every call
+        self._cores = len(claim.processors)
+        self._release_processors = weakref.finalize(self, claim.release)
+        self._release_processors.atexit = False
         self._obstacle = obstacle  # why there are no windows; empty if there are
-        self._cap = config.max_buffer_bytes or 0
+        self._cap = config.max_buffer_bytes
         self._cap_reason = "Config.max_buffer_bytes, SYMMOE_MAX_BUFFER_BYTES"
-        self._checks = config.check
+        self._shortages: dict[tuple[int, int], Shortage] = {}  # by role and lane
         self._closed = False
         self._failure = ""  # of the process group, where no core remembers it
         self._fallbacks = 0
         self._pid = os.getpid()
-        self._layouts: dict[Any, Layout] = {}
-        # With checks on, every call goes the long way.
-        self._views = ViewCache(("combine", "dispatch"), find_by_id=not config.check)
-        self._by_key = self._views.by_key
-        self._combine_views = self._views.by_id["combine"]
-        self._dispatch_views = self._views.by_id["dispatch"]
         if core is not None:
             self._core_rearm = core.rearm
-            self._core_reduce = core.reduce_scatter
-            self._core_gather = core.all_gather
 
     def _require_usable(self, operation: str) -> None:
         """Raises ClosedError or PoisonedError if no call can be made any more.
@@ -123,144 +92,32 @@ class Calls:
             raise PoisonedError(f"{where}: an earlier call failed: {self._failure}")
 
     def _thread_count(self) -> int:
-        return min(torch.get_num_threads(), self._cores)
+        return min(get_num_threads(), self._cores)
 
-    # --- checks -----------------------------------------------------------------------------------
+    # --- SYMMOE_CHECK: ranks compare what they are about to do before they do it ------------------
+    #
+    # Without it, ranks that make different calls in different places wait for each other until the
+    # deadline, and so do ranks whose peer has refused its own input. With it all of them raise.
 
-    def _layout(
-        self,
-        operation: str,
-        shape: tuple[int, ...],
-        dtype: torch.dtype,
-        sizes: Sizes,
-        padded_to: int | None,
-        lane: int,
-    ) -> Layout:
-        try:
-            kind = sizes_key(sizes)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"{self._where[operation]}: {error}") from None
-        key = (operation, shape, dtype, lane, kind, padded_to)
-        layout = self._layouts.get(key)
-        if layout is None:
-            lane = check_lane(self._where[operation], lane)
-            layout = make_layout(
-                operation, dtype, tuple(shape), kind, padded_to, lane, self.rank, self.world_size
-            )
-            if len(self._layouts) >= MAX_LAYOUTS:
-                self._layouts.clear()
-            self._layouts[key] = layout
-        return layout
-
-    def _view_layout(
-        self, view: View, operation: str, sizes: Sizes, padded_to: int | None
-    ) -> Layout:
-        """The layout of a call on a view; remembered there."""
-        tensor = view.tensor
-        layout = self._layout(operation, tensor.shape, tensor.dtype, sizes, padded_to, view.lane)
-        if sizes is None and padded_to is None:
-            view.even = layout
-        else:
-            if len(view.layouts) >= MAX_LAYOUTS:
-                view.layouts.clear()
-            view.layouts[sizes_key(sizes), padded_to] = layout
-        return layout
-
-    def _prepare(
-        self,
-        operation: str,
-        tensor: torch.Tensor,
-        out: torch.Tensor | None,
-        sizes: Sizes,
-        padded_to: int | None,
-        lane: int,
-        stream: object | None,
-    ) -> tuple[Layout, bool]:
-        """The call's layout, and whether it works in place; raises on any wrong argument."""
-        if stream is not None:
-            check_stream(self._where[operation], stream)
-        if not is_plain(tensor) or tensor.requires_grad:
-            check_input(self._where[operation], "input", tensor)
-        layout = self._layout(operation, tensor.shape, tensor.dtype, sizes, padded_to, lane)
-        if out is None:
-            return layout, False
-        self._check_output(layout, out)
-        address, target = tensor.data_ptr(), out.data_ptr()
-        if target + layout.out_bytes <= address or address + layout.in_bytes <= target:
-            return layout, False
-        return layout, check_overlap(self._where[operation], tensor, out, layout)
-
-    def _check_output(self, layout: Layout, out: torch.Tensor) -> None:
-        """Raises unless `out` can take the call's result.
-
-        It may not lie in a window either; the core refuses that by itself, but not in front of a
-        fallback, and too late to be compared.
-        """
-        core_refuses = layout.plan is not None and not self._checks
-        if (
-            core_refuses
-            and is_plain(out)
-            and out.shape == layout.out_shape
-            and out.dtype is layout.dtype
-        ):
-            return
-        where = self._where[layout.operation]
-        check_output(where, out, layout.dtype, layout.out_shape)
-        if core_refuses or self._core is None or not layout.out_bytes:
-            return
-        if self._core.overlaps(out.data_ptr(), layout.out_bytes):
-            raise ValueError(
-                f"{where}: out overlaps a window; it must be the caller's memory ({layout.text})"
-            )
-
-    def _prepare_combine(
-        self,
-        expert_out: torch.Tensor,
-        topk_weights: torch.Tensor | None,
-        out: torch.Tensor | None,
-        index: torch.Tensor | None,
-        scale: float | None,
-        sizes: Sizes,
-        padded_to: int | None,
-        lane: int,
-        stream: object | None,
-    ) -> tuple[topk.Terms, Layout]:
-        """What combine works on; raises on any wrong argument."""
-        where = self._where["combine"]
-        if stream is not None:
-            check_stream(where, stream)
-        terms = topk.check_terms(where, expert_out, topk_weights, index, scale)
-        shape = (terms.tokens, terms.hidden)
-        layout = self._layout(REDUCE_SCATTER, shape, terms.dtype, sizes, padded_to, lane)
-        if self._checks and index is not None and index.numel():
-            # Otherwise only the kernel looks, when the others have begun the collective.
-            low, high = index.aminmax()
-            if low < -1 or high >= terms.pairs:
-                raise ValueError(f"{where}: index has {low}..{high}, allowed -1..{terms.pairs - 1}")
-        if out is not None:
-            self._check_output(layout, out)
-            topk.check_apart(where, terms, out.data_ptr(), layout.out_bytes)
-        return terms, layout
-
-    def _in_window(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor lies in a window of this rank."""
-        if self._core is None:
-            return False
-        if tensor.numel() == 0:
-            return id(tensor) in self._combine_views or id(tensor) in self._dispatch_views
-        return self._core.find(tensor.data_ptr()) is not None
-
-    def _compare(self, layout: Layout, deterministic: bool) -> None:
-        """With checks on: raises MismatchError on all ranks if they do different things."""
-        text = f"{layout.text} deterministic" if deterministic else layout.text
-        check.compare(self._core, self._process_group, self.rank, layout.lane, text)
+    def _compare(self, lane: int, text: str) -> None:
+        """Raises MismatchError on all ranks if they do not all give the same text."""
+        text = f"{text} lane={lane}"
+        if self._core is not None:
+            self._core.check_call(lane, text)
+        elif self._process_group is not None:
+            with self._poisoning(f"check (lane {lane})"):
+                tag = messages.check_tag(lane)
+                messages.agree(self._process_group, tag, f"check (lane {lane})", text)
 
     def _report(self, lane: object, error: Exception) -> None:
-        """With checks on: lets the others know, in place of _compare, that this rank raises."""
-        check.report(self._core, self._process_group, self.rank, lane, error)
+        """In place of _compare: the others raise MismatchError, as this rank raises `error`."""
+        if isinstance(lane, bool) or not isinstance(lane, int) or not 0 <= lane < _core.MAX_LANES:
+            lane = 0  # most likely where the others are
+        with contextlib.suppress(MismatchError):
+            self._compare(lane, f"raised {type(error).__name__}: {error}")
 
     def _report_late(self, layout: Layout, error: ValueError) -> None:
-        """With checks on: the same after _compare, when the others are in the call already.
+        """The same after _compare, when the others are in the call already.
 
         They wait on the call's channel; a different text there makes them all raise.
         """
@@ -269,6 +126,91 @@ class Calls:
                 self._core.agree(layout.role, layout.lane, f"raised ValueError: {error}")
 
     # --- running ----------------------------------------------------------------------------------
+
+    def _call(
+        self,
+        operation: str,
+        tensor: torch.Tensor,
+        out: torch.Tensor | None,
+        sizes: Sizes,
+        padded_to: int | None,
+        lane: int,
+        deterministic: bool,
+        stream: object | None,
+    ) -> torch.Tensor:
+        """A collective on any tensor."""
+        if self._core is None or self._closed:
+            self._require_usable(operation)
+        try:
+            layout, in_place = self._prepare(operation, tensor, out, sizes, padded_to, lane, stream)
+        except (TypeError, ValueError) as error:
+            if self._checks:
+                self._report(lane, error)
+            raise
+        if not self._checks:
+            return self._collect(layout, tensor, out, in_place, deterministic)
+        self._compare(layout.lane, text_of(layout, deterministic))
+        try:
+            return self._collect(layout, tensor, out, in_place, deterministic)
+        except ValueError as error:
+            self._report_late(layout, error)
+            raise
+
+    def _call_on_view(
+        self,
+        view: View,
+        operation: str,
+        out: torch.Tensor | None,
+        sizes: Sizes,
+        padded_to: int | None,
+        deterministic: bool,
+    ) -> torch.Tensor:
+        """The short way of a collective, on a tensor that acquire gave: skips what is known."""
+        tensor = view.tensor
+        if not (  # view.is_intact(), in place
+            tensor.data_ptr() == view.address
+            and tensor.shape == view.shape
+            and tensor.is_contiguous()
+            and tensor.dtype is view.dtype
+            and not tensor.requires_grad
+        ):
+            self._views.discard(view)
+            return self._call(
+                operation, tensor, out, sizes, padded_to, view.lane, deterministic, None
+            )
+        layout = None
+        if sizes is None and padded_to is None:
+            layout = view.even
+        elif type(sizes) is list or type(sizes) is tuple:
+            try:
+                layout = view.layouts.get((tuple(sizes), padded_to))
+            except TypeError:  # not hashable; the long way says what is wrong
+                layout = None
+        if layout is None:
+            layout = self._view_layout(view, operation, sizes, padded_to)
+        if out is None:
+            out = torch.empty(layout.out_shape, dtype=layout.dtype, device="cpu")
+        elif not (
+            # What nearly every call looks like; the core itself sees that windows stay untouched.
+            isinstance(out, Tensor)
+            and out.shape == layout.out_shape
+            and out.dtype is layout.dtype
+            and out.is_cpu
+            and out.is_contiguous()
+        ):
+            self._check_output(layout, out)
+        threads = get_num_threads()
+        if not view.run(
+            layout.plan,  # type: ignore[arg-type]  # windows have only types with a plan
+            view.buffer,
+            0,
+            out.data_ptr(),
+            threads if threads < self._cores else self._cores,
+        ):
+            self._fall_back(layout, tensor, out, False, deterministic)
+        elif self._shortages:
+            self._note_success(layout)
+        return out
 
     def _collect(
         self,
@@ -282,23 +224,32 @@ class Calls:
         if out is None:
             out = torch.empty(layout.out_shape, dtype=layout.dtype, device="cpu")
         core, plan = self._core, layout.plan
-        if core is not None and plan is not None:
-            address, target = tensor.data_ptr(), out.data_ptr()
-            threads = self._threads or self._thread_count()
-            found = core.find(address) if layout.in_bytes else None
-            if layout.operation == REDUCE_SCATTER:
-                if found is None:
-                    done = core.reduce_scatter_staged(plan, address, target, threads)
-                else:
-                    done = core.reduce_scatter(plan, found[0], found[1], target, threads)
-            elif found is None:
-                done = core.all_gather_staged(plan, address, target, threads)
-            else:
-                done = core.all_gather(plan, found[0], found[1], target, threads)
-            if done:
-                return out
-        self._fall_back(layout, tensor, out, in_place, deterministic)
+        found = None
+        if core is not None and plan is not None and layout.in_bytes:
+            found = core.find(tensor.data_ptr())
+        path = choose(layout, self._obstacle, found is not None)
+        if path == PROCESS_GROUP or core is None or plan is None:
+            self._fall_back(layout, tensor, out, in_place, deterministic)
+            return out
+        target, threads = out.data_ptr(), self._thread_count()
+        reducing = layout.operation == REDUCE_SCATTER
+        if path == STAGED or found is None:
+            staged = core.reduce_scatter_staged if reducing else core.all_gather_staged
+            done = staged(plan, tensor.data_ptr(), target, threads)
+        else:
+            pull = core.reduce_scatter if reducing else core.all_gather
+            done = pull(plan, found[0], found[1], target, threads)
+        if not done:
+            self._fall_back(layout, tensor, out, in_place, deterministic)
+        elif self._shortages:
+            self._note_success(layout)
         return out
+
+    def _note_success(self, layout: Layout) -> None:
+        """Forgets a shortage that a call has shown to be over."""
+        shortage = self._shortages.get((layout.role, layout.lane))
+        if shortage is not None and shortage.nbytes <= layout.most_bytes:
+            del self._shortages[layout.role, layout.lane]
 
     def _fall_back(
         self,
@@ -315,29 +266,51 @@ class Calls:
             SymmoeError: The process group failed; this group is poisoned.
         """
         self._fallbacks += 1
-        if self._core is not None:
-            text = f"{layout.text} deterministic" if deterministic else layout.text
-            self._core.agree(layout.role, layout.lane, f"{text} by the process group")
+        core, process_group = self._core, self._process_group
+        text = text_of(layout, deterministic)
+        if core is not None:
+            if layout.plan is not None:
+                own = core.refusal()
+                self._shortages[layout.role, layout.lane] = Shortage(
+                    layout.most_bytes,
+                    f"a rank had no window for {layout.most_bytes} bytes in an earlier call"
+                    + (f" (the last refusal here: {own})" if own else ""),
+                )
+            core.agree(layout.role, layout.lane, f"{text} by the process group")
         rows = layout.out_shape[0]
         target = out if out.shape[0] == rows else out[:rows]
         source = tensor if tensor.shape[0] == layout.in_rows else tensor[: layout.in_rows]
+        with self._poisoning(layout.operation, layout.text), torch.no_grad():
+            if core is None and process_group is not None and not self._checks:
+                tag = messages.agreement_tag(layout.role, layout.lane)
+                what = f"{layout.operation} (lane {layout.lane})"
+                messages.agree(process_group, tag, what, text)
+            if layout.operation == ALL_GATHER:
+                fallback.all_gather(process_group, layout, source, target, in_place)
+            else:
+                threads = self._thread_count()
+                fallback.reduce_scatter(
+                    process_group, layout, source, target, in_place, deterministic, threads
+                )
+
+    @contextlib.contextmanager
+    def _poisoning(self, operation: str, text: str = "") -> Iterator[None]:
+        """Around what the process group does: if that fails, so does this group, for good."""
         try:
-            with torch.no_grad():
-                if layout.operation == ALL_GATHER:
-                    fallback.all_gather(self._process_group, layout, source, target, in_place)
-                else:
-                    fallback.reduce_scatter(
-                        self._process_group,
-                        layout,
-                        source,
-                        target,
-                        in_place,
-                        deterministic,
-                        self._threads or self._thread_count(),
-                    )
-        except Exception as error:
-            reason = f"{layout.operation} on rank {self.rank}: the process group failed: {error}"
+            yield
+        except MismatchError:
+            raise  # every rank saw it in the same place
+        except BaseException as error:
+            name = str(error) or type(error).__name__
+            reason = f"{operation} on rank {self.rank}: the process group failed: {name}"
             self._failure = reason
             if self._core is not None:
                 self._core.poison(reason)
-            raise SymmoeError(f"{reason} ({layout.text})") from error
+            if not isinstance(error, Exception):
+                raise
+            raise SymmoeError(f"{reason} ({text})" if text else reason) from error
+
+
+def text_of(layout: Layout, deterministic: bool) -> str:
+    """What ranks compare of a call that may go through the process group."""
+    return f"{layout.text} deterministic" if deterministic else layout.text

@@ -41,7 +41,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _exit_code(result: int | None) -> int:
     return result or 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

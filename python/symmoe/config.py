@@ -34,13 +34,16 @@ class Config:
 
     Attributes:
         timeout: Seconds a rank waits for a peer, in init and in every call, before DeadlineError.
+            Waits inside torch.distributed, for calls that windows cannot serve, have the timeout of
+            the process group instead.
         max_buffer_bytes: Cap of one window; calls that need more use the process group. None: no
             cap.
         granularity: Windows are multiples of this many bytes; a power of two of at least one page.
         spin_us: Microseconds of spinning before a waiting rank sleeps.
         check: Compare every call across ranks before it starts, so that different calls raise
             MismatchError on all ranks. Costs a barrier per call.
-        pin: Bind each rank to its share of the processors that it may run on.
+        pin: Bind each rank to its share of the processors that it may run on, until the group is
+            closed.
         windows: False forces the process group's collectives.
     """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from .plans import Layout, name_of
 
@@ -45,28 +46,49 @@ class Decision:
         return "\n".join(lines)
 
 
-def decide(layout: Layout, in_window: bool, obstacle: str, cap: int, cap_reason: str) -> Decision:
-    """The path of a call, from facts that are equal on all ranks but for `in_window`.
+class Shortage(NamedTuple):
+    """What a slot could not have when it was last asked for.
+
+    Attributes:
+        nbytes: How much.
+        reason: Why not.
+    """
+
+    nbytes: int
+    reason: str
+
+
+def choose(layout: Layout, obstacle: str, in_window: bool) -> str:
+    """The path that a call takes on this rank, unless some rank turns out to have no window.
 
     Args:
         layout: The call's geometry.
-        in_window: Whether the input lies in a window, or will.
         obstacle: Why the group has no windows; empty if it has.
-        cap: Largest window in bytes; 0: any.
-        cap_reason: Where the cap comes from.
+        in_window: Whether the input lies in a window.
     """
-    if not obstacle and layout.plan is None:
+    if obstacle or layout.plan is None:
+        return PROCESS_GROUP
+    return PULL if in_window else STAGED
+
+
+def decide(layout: Layout, obstacle: str, in_window: bool, limit: str) -> Decision:
+    """`choose`, with what can be foreseen about windows, and in words.
+
+    Args:
+        layout: The call's geometry.
+        obstacle: As for `choose`.
+        in_window: As for `choose`.
+        limit: Why some rank will have no window for this call; empty if all will.
+    """
+    path = choose(layout, obstacle, in_window)
+    if path == PROCESS_GROUP and not obstacle:
         obstacle = f"windows do not know {name_of(layout.dtype)}, only bfloat16, float16, float32"
-    if not obstacle and not in_window and 0 < cap < layout.in_bytes:
-        obstacle = f"{layout.in_bytes} bytes of input exceed a window's {cap} ({cap_reason})"
-    if obstacle:
-        return Decision(
-            PROCESS_GROUP,
-            obstacle,
-            (Alternative(PULL, obstacle), Alternative(STAGED, obstacle)),
-        )
+    reason = obstacle or limit
+    if reason:
+        others = (Alternative(PULL, reason), Alternative(STAGED, reason))
+        return Decision(PROCESS_GROUP, reason, others)
     group = Alternative(PROCESS_GROUP, "it copies through sockets; only for what windows cannot do")
-    if in_window:
+    if path == PULL:
         return Decision(
             PULL,
             "the input is in a window; peers read it there, nothing is staged",

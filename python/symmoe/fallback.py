@@ -3,8 +3,8 @@
 The process group's own reduce-scatter picks its own order of addition; where the order matters, or
 the ranks' shares differ, the partial rows are exchanged as bytes and summed here in rank order.
 
-A process group takes its collectives in one order, the same on all ranks. Lanes have no common
-order, so only lane 0 uses collectives; other lanes use messages that carry the lane as their tag.
+A process group takes its collectives in one order, the same on all ranks. Lanes and roles have no
+common order, so only reductions of lane 0 use a collective; everything else is messages with tags.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 
 from . import _core
+from .messages import exchange, rows_tag
 from .plans import WINDOW_TYPES, Layout
 
-# Newer torch gives these another name and warns of the old one.
+# Newer torch gives it another name and warns of the old one.
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 # What process groups can add by themselves.
 _REDUCIBLE = frozenset(
@@ -95,40 +95,8 @@ def _exchange_parts(
     ]
     own, hidden = layout.out_shape
     received = torch.empty((len(pieces), own, hidden), dtype=layout.dtype, device="cpu")
-    if layout.lane == 0:
-        dist.all_to_all_single(
-            received.view(-1, hidden).view(torch.uint8),
-            torch.cat(pieces).view(torch.uint8),
-            output_split_sizes=[own] * len(pieces),
-            input_split_sizes=layout.counts,
-            group=process_group,
-        )
-    else:
-        exchange(process_group, layout.lane, pieces, list(received))
+    exchange(process_group, rows_tag(layout.role, layout.lane), pieces, list(received))
     return list(received)
-
-
-def exchange(
-    process_group: dist.ProcessGroup,
-    tag: int,
-    outgoing: list[torch.Tensor],
-    incoming: list[torch.Tensor],
-) -> None:
-    """Sends outgoing[r] to each rank r and takes incoming[r] from it; both know their sizes."""
-    me = process_group.rank()
-    works = []
-    for rank, tensor in enumerate(incoming):
-        if rank != me and tensor.numel():
-            peer = dist.get_global_rank(process_group, rank)
-            works.append(dist.irecv(tensor.view(torch.uint8), peer, group=process_group, tag=tag))
-    for rank, tensor in enumerate(outgoing):
-        if rank != me and tensor.numel():
-            peer = dist.get_global_rank(process_group, rank)
-            works.append(dist.isend(tensor.view(torch.uint8), peer, group=process_group, tag=tag))
-    incoming[me].copy_(outgoing[me])
-    for work in works:
-        if work is not None:
-            work.wait()
 
 
 def all_gather(
@@ -154,24 +122,8 @@ def all_gather(
         if not in_place:
             out[begin : begin + layout.in_rows].copy_(tensor)
         return
-    if layout.lane != 0:
-        pieces = [
-            out[begin : begin + count]
-            for begin, count in zip(layout.begins, layout.counts, strict=True)
-        ]
-        exchange(process_group, layout.lane, [tensor] * len(pieces), pieces)
-        return
-    if layout.even:
-        source = tensor.clone() if in_place else tensor
-        _all_gather(out.view(torch.uint8), source.view(torch.uint8), group=process_group)
-        return
-    most = max(layout.counts)
-    padded = torch.zeros((most, layout.hidden), dtype=layout.dtype, device="cpu")
-    padded[: layout.in_rows].copy_(tensor)
-    collected = torch.empty(
-        (len(layout.counts) * most, layout.hidden), dtype=layout.dtype, device="cpu"
-    )
-    _all_gather(collected, padded, group=process_group)
-    collected = collected.view(layout.dtype)
-    for r, (begin, count) in enumerate(zip(layout.begins, layout.counts, strict=True)):
-        out[begin : begin + count].copy_(collected[r * most : r * most + count])
+    pieces = [
+        out[begin : begin + count]
+        for begin, count in zip(layout.begins, layout.counts, strict=True)
+    ]
+    exchange(process_group, rows_tag(layout.role, layout.lane), [tensor] * len(pieces), pieces)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from types import TracebackType
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import torch
 
 from . import topk
+from .calls import text_of
 from .decision import Decision, decide
-from .plans import ALL_GATHER, REDUCE_SCATTER, WINDOW_TYPES, Sizes
+from .plans import ALL_GATHER, REDUCE_SCATTER, WINDOW_TYPES, Layout, Sizes
 from .windows import Windows
 
 
@@ -20,7 +22,8 @@ class Group(Windows):
     Made by `symmoe.init`; a context manager. Calls of one lane come one after the other, in the
     same order on all ranks; different lanes may be used from different threads. Wrong input raises
     ValueError or TypeError on the rank that has it, writes nothing and leaves the group usable.
-    Whatever else fails in a collective poisons the group: later calls raise PoisonedError.
+    Ranks that make different calls all get MismatchError and can go on. Whatever else fails in a
+    collective poisons the group: later calls raise PoisonedError.
 
     Attributes:
         rank: This rank in the group.
@@ -48,7 +51,8 @@ class Group(Windows):
 
         Args:
             input: [rows, hidden], the same shape on all ranks, contiguous. In a window (from
-                `acquire`, or a contiguous part of it) nothing is copied before peers read it.
+                `acquire`, or a contiguous part of it) nothing is copied before peers read it; it
+                must be a "combine" window of this lane.
             out: At least [own rows, hidden]; rows beyond are left alone. Never in a window; of
                 other inputs it may be exactly the own slice. None: a new tensor.
             sizes: None: rows / world_size each. An int R: R each, rank r's from row r * R on. Ints
@@ -64,49 +68,17 @@ class Group(Windows):
 
         Raises:
             TypeError: A dtype that cannot be reduced, or something that is no integer.
-            ValueError: Anything else about the arguments, with the values; also a window that was
-                not acquired again since its last reduce.
+            ValueError: Anything else about the arguments, with the values; also a window of another
+                role or lane, or one that was not acquired again since its last reduce.
             MismatchError: Ranks made different calls; on all of them.
             SymmoeError: A peer was lost, the deadline passed, the group is closed or poisoned.
         """
         view = self._combine_views.get(id(input))
-        if (
-            view is None
-            or view.lane != lane
-            or stream is not None
-            or input.requires_grad
-            or not (out is None or isinstance(out, torch.Tensor))
-        ):
+        if view is None or stream is not None or view.lane != lane:
             return self._call(
                 REDUCE_SCATTER, input, out, sizes, padded_to, lane, deterministic, stream
             )
-        if sizes is None and padded_to is None:
-            layout = view.even
-        elif type(sizes) is list or type(sizes) is tuple:
-            layout = view.layouts.get((tuple(sizes), padded_to))
-        else:
-            layout = None
-        if layout is None:
-            layout = self._view_layout(view, REDUCE_SCATTER, sizes, padded_to)
-        if out is None:
-            out = torch.empty(layout.out_shape, dtype=layout.dtype, device="cpu")
-        elif not (
-            # What nearly every call looks like; the core itself sees that windows stay untouched.
-            out.shape == layout.out_shape
-            and out.dtype is layout.dtype
-            and out.is_cpu
-            and out.is_contiguous()
-        ):
-            self._check_output(layout, out)
-        if not self._core_reduce(
-            layout.plan,  # type: ignore[arg-type]  # windows have only types with a plan
-            view.buffer,
-            0,
-            out.data_ptr(),
-            self._threads or self._thread_count(),
-        ):
-            self._fall_back(layout, input, out, False, deterministic)
-        return out
+        return self._call_on_view(view, REDUCE_SCATTER, out, sizes, padded_to, deterministic)
 
     def all_gather(
         self,
@@ -121,8 +93,9 @@ class Group(Windows):
         """Gives every rank the rows of all ranks. Collective.
 
         Args:
-            input: [own rows, hidden], contiguous; in a "dispatch" window nothing is copied before
-                peers read it. Where rows are padded it may have up to that many.
+            input: [own rows, hidden], contiguous; in a "dispatch" window of this lane nothing is
+                copied before peers read it, one of another role or lane is refused. Where rows are
+                padded it may have up to that many.
             out: At least [rows of all ranks, hidden]; padding and rows beyond are left alone. Never
                 in a window; the input may be exactly the own slice of it. None: a new tensor.
             sizes: None: as many rows on all ranks as here. Otherwise as in `reduce_scatter`.
@@ -137,63 +110,9 @@ class Group(Windows):
             TypeError, ValueError, MismatchError, SymmoeError: As `reduce_scatter`.
         """
         view = self._dispatch_views.get(id(input))
-        if view is None or view.lane != lane or stream is not None or input.requires_grad:
+        if view is None or stream is not None or view.lane != lane:
             return self._call(ALL_GATHER, input, out, sizes, padded_to, lane, False, stream)
-        if sizes is None and padded_to is None:
-            layout = view.even
-        elif type(sizes) is list or type(sizes) is tuple:
-            layout = view.layouts.get((tuple(sizes), padded_to))
-        else:
-            layout = None
-        if layout is None:
-            layout = self._view_layout(view, ALL_GATHER, sizes, padded_to)
-        if out is None:
-            out = torch.empty(layout.out_shape, dtype=layout.dtype, device="cpu")
-        elif not (
-            out.shape == layout.out_shape
-            and out.dtype is layout.dtype
-            and out.is_cpu
-            and out.is_contiguous()
-        ):
-            self._check_output(layout, out)
-        if not self._core_gather(
-            layout.plan,  # type: ignore[arg-type]
-            view.buffer,
-            0,
-            out.data_ptr(),
-            self._threads or self._thread_count(),
-        ):
-            self._fall_back(layout, input, out, False, False)
-        return out
-
-    def _call(
-        self,
-        operation: str,
-        tensor: torch.Tensor,
-        out: torch.Tensor | None,
-        sizes: Sizes,
-        padded_to: int | None,
-        lane: int,
-        deterministic: bool,
-        stream: object | None,
-    ) -> torch.Tensor:
-        """A collective on any tensor."""
-        if self._core is None or self._closed:
-            self._require_usable(operation)
-        try:
-            layout, in_place = self._prepare(operation, tensor, out, sizes, padded_to, lane, stream)
-        except (TypeError, ValueError) as error:
-            if self._checks:
-                self._report(lane, error)
-            raise
-        if not self._checks:
-            return self._collect(layout, tensor, out, in_place, deterministic)
-        self._compare(layout, deterministic)
-        try:
-            return self._collect(layout, tensor, out, in_place, deterministic)
-        except ValueError as error:
-            self._report_late(layout, error)
-            raise
+        return self._call_on_view(view, ALL_GATHER, out, sizes, padded_to, False)
 
     def combine(
         self,
@@ -247,12 +166,14 @@ class Group(Windows):
                 self._report(lane, error)
             raise
         if self._checks:
-            self._compare(layout, deterministic)
-        topk.run(terms, address, WINDOW_TYPES[terms.dtype], self._threads or self._thread_count())
+            self._compare(layout.lane, text_of(layout, deterministic))
+        topk.run(terms, address, WINDOW_TYPES[terms.dtype], self._thread_count())
         return self._collect(layout, window, out, False, deterministic)
 
     def explain(self, operation: str, *args: Any, **kwargs: Any) -> Decision:
         """The path a call would take here, and why. No communication, no effect.
+
+        A rank that lacks memory for a window is foreseen only if a call has met with that before.
 
         Args:
             operation: "reduce_scatter", "combine" or "all_gather".
@@ -260,7 +181,8 @@ class Group(Windows):
             **kwargs: As for that method.
 
         Raises:
-            TypeError, ValueError: What the method would raise for its arguments.
+            TypeError, ValueError: What the method would raise for its arguments; but values in an
+                index, and whether a window was reduced already, are for the call itself to see.
         """
         self._require_usable("explain")
         if operation not in _SIGNATURES:
@@ -268,24 +190,32 @@ class Group(Windows):
         bound = _SIGNATURES[operation].bind(self, *args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
+        del given["self"]
+        given.pop("deterministic", None)
         if operation == "combine":
-            given.pop("deterministic")
-            given.pop("self")
-            _, layout = self._prepare_combine(**given)
-            in_window = self._cap == 0 or layout.in_bytes <= self._cap
+            terms, layout = self._prepare_combine(**given)
+            self._require_terms_outside(layout, terms)
+            in_window = layout.in_bytes > 0 and not self._refusal(layout, layout.in_bytes)
         else:
-            tensor = given["input"]
-            layout, _ = self._prepare(
-                operation,
-                tensor,
-                given["out"],
-                given["sizes"],
-                given["padded_to"],
-                given["lane"],
-                given["stream"],
-            )
-            in_window = self._in_window(tensor)
-        return decide(layout, in_window, self._obstacle, self._cap, self._cap_reason)
+            given["tensor"] = given.pop("input")
+            layout, _ = self._prepare(operation, **given, core_refuses=False)
+            in_window = self._in_window(layout, given["tensor"])
+        return decide(layout, self._obstacle, in_window, self._limit(layout, in_window))
+
+    def _refusal(self, layout: Layout, nbytes: int) -> str:
+        """Why this rank would get no window of `nbytes` for a call, as far as is known."""
+        if self._cap is not None and nbytes > self._cap:
+            return f"{nbytes} bytes of input exceed a window's {self._cap} ({self._cap_reason})"
+        shortage = self._shortages.get((layout.role, layout.lane))
+        return shortage.reason if shortage is not None and nbytes >= shortage.nbytes else ""
+
+    def _limit(self, layout: Layout, in_window: bool) -> str:
+        """Why some rank will have no window for a call, as far as is known; empty if all will."""
+        if self.world_size == 1:
+            return ""  # nobody else reads it
+        if in_window and layout.in_bytes == layout.most_bytes and not self._shortages:
+            return ""  # it is there, whatever the cap is by now
+        return self._refusal(layout, layout.most_bytes) if layout.most_bytes else ""
 
     def __enter__(self) -> Group:
         return self
@@ -296,7 +226,13 @@ class Group(Windows):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        if kind is None:
+            self.close()
+            return
+        # It could not close, say, because a call runs in another thread: that must not hide why
+        # the block was left.
+        with contextlib.suppress(Exception):
+            self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else self._obstacle or "windows"

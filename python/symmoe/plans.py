@@ -49,6 +49,7 @@ class Layout:
         in_rows: Rows that this rank offers.
         out_shape: The exact shape of this rank's output.
         in_bytes: Bytes this rank offers.
+        most_bytes: The same of the rank that offers most.
         out_bytes: Bytes this rank gets.
     """
 
@@ -61,6 +62,7 @@ class Layout:
         "in_bytes",
         "in_rows",
         "lane",
+        "most_bytes",
         "operation",
         "out_bytes",
         "out_shape",
@@ -99,6 +101,7 @@ class Layout:
         self.out_shape = (own if reducing else rows, hidden)
         row_bytes = hidden * dtype.itemsize
         self.in_bytes = self.in_rows * row_bytes
+        self.most_bytes = (rows if reducing else max(counts)) * row_bytes
         self.out_bytes = self.out_shape[0] * row_bytes
         self.plan = None
         if dtype in WINDOW_TYPES:

@@ -7,21 +7,12 @@ scale; one rounding to the output's type. The bits do not depend on processor or
 
 from __future__ import annotations
 
-import os
 from typing import NamedTuple
 
 import torch
 
-from . import _core
+from . import _core, cores
 from .plans import WINDOW_TYPES, check_input, check_stream, check_tensor, is_plain, name_of
-
-_thread_limit = len(os.sched_getaffinity(0))
-
-
-def limit_threads(count: int) -> None:
-    """From now on at most `count` threads per call outside of groups: this rank's share."""
-    global _thread_limit
-    _thread_limit = min(_thread_limit, count)
 
 
 class Terms(NamedTuple):
@@ -221,7 +212,7 @@ def topk_reduce(
         )
     target = out.data_ptr()
     check_apart(where, terms, target, out.nbytes)
-    run(terms, target, output_type, min(torch.get_num_threads(), _thread_limit))
+    run(terms, target, output_type, min(torch.get_num_threads(), cores.thread_limit))
     return out
 
 

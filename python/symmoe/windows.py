@@ -10,6 +10,7 @@ import torch
 
 from . import _core
 from .calls import Calls
+from .decision import Shortage
 from .plans import (
     OTHER_TYPES,
     ROLES,
@@ -79,7 +80,14 @@ class Windows(Calls):
         except TypeError:  # a list is as good as a tuple, but no key
             view = None
         if view is not None and stream is None and self._core_rearm(view.buffer):
-            return view.tensor
+            tensor = view.tensor
+            # Cheaper than is_intact(): what turns a tensor into another in place counts as a write.
+            if tensor._version == view.version and tensor.data_ptr() == view.address:
+                return tensor
+            if view.is_intact():
+                if not self._checks:
+                    view.version = tensor._version
+                return tensor
         return self._acquire(role, shape, dtype, lane, stream)
 
     def _acquire(
@@ -91,17 +99,35 @@ class Windows(Calls):
         _check_role(where, role)
         lane = check_lane(where, lane)
         _check_dtype(where, dtype)
-        if len(shape) != 2:
-            raise ValueError(f"{where}: shape must be (rows, hidden), got {tuple(shape)}")
-        rows, hidden = (as_int(f"{where}: shape", size) for size in shape)
+        try:
+            given = tuple(shape)
+        except TypeError:
+            raise TypeError(f"{where}: shape must be (rows, hidden), got {shape!r}") from None
+        if len(given) != 2:
+            raise ValueError(f"{where}: shape must be (rows, hidden), got {given}")
+        rows, hidden = (as_int(f"{where}: shape", size) for size in given)
         if rows < 0 or hidden < 1:
             raise ValueError(f"{where}: shape must be (rows, hidden), got {(rows, hidden)}")
         if self._core is None or dtype not in WINDOW_TYPES:
             return None
-        buffer = self._core.acquire(ROLES[role], lane, rows * hidden * dtype.itemsize)
+        nbytes = rows * hidden * dtype.itemsize
+        buffer = self._core.acquire(ROLES[role], lane, nbytes)
+        slot = (ROLES[role], lane)
+        shortage = self._shortages.get(slot)
         if buffer is None:
+            if self._cap is None or nbytes <= self._cap:
+                reason = f"acquire of {nbytes} bytes was refused here: {self._core.refusal()}"
+                self._shortages[slot] = Shortage(nbytes, reason)
             return None
-        return self._views.add((role, lane, (rows, hidden), dtype), buffer)
+        if shortage is not None and shortage.nbytes <= nbytes:
+            del self._shortages[slot]
+        key = (role, lane, (rows, hidden), dtype)
+        view = self._by_key.get(key)
+        if view is not None and view.buffer.address == buffer.address and view.is_intact():
+            return view.tensor
+        core = self._core
+        run = core.reduce_scatter if role == "combine" else core.all_gather
+        return self._views.add(key, buffer, run)
 
     def reserve(
         self,
@@ -120,7 +146,7 @@ class Windows(Calls):
             hidden: Elements per row.
             dtype: Of the rows.
             lanes: For lanes 0..lanes-1.
-            roles: For these roles.
+            roles: For these roles. All of them get their windows, in all lanes, or none does.
             graph: The windows will be used by captured graphs: keep them until release_graphs.
 
         Returns:
@@ -133,27 +159,26 @@ class Windows(Calls):
         """
         where = f"reserve on rank {self.rank}"
         self._require_usable("reserve")
-        if isinstance(roles, str):
-            roles = (roles,)
+        roles = (roles,) if isinstance(roles, str) else tuple(roles)
+        if not roles:
+            raise ValueError(f"{where}: no roles given")
         for role in roles:
             _check_role(where, role)
         _check_dtype(where, dtype)
         rows, hidden = as_int(f"{where}: rows", rows), as_int(f"{where}: hidden", hidden)
         if rows < 0 or hidden < 1:
             raise ValueError(f"{where}: rows={rows}, hidden={hidden} make no window")
-        if not 1 <= as_int(f"{where}: lanes", lanes) <= _core.MAX_LANES:
+        lanes = as_int(f"{where}: lanes", lanes)
+        if not 1 <= lanes <= _core.MAX_LANES:
             raise ValueError(f"{where}: lanes={lanes} is not in 1..{_core.MAX_LANES}")
         nbytes = rows * hidden * dtype.itemsize
         reason = self._obstacle
         if not reason and dtype not in WINDOW_TYPES:
             reason = f"windows do not know {name_of(dtype)}"
         if self._core is not None and not reason:
-            for role in roles:
-                reason = self._core.reserve(ROLES[role], lanes, nbytes, graph)
-                if reason:
-                    if self._cap == 0 or nbytes <= self._cap:
-                        self._cap, self._cap_reason = nbytes - 1, reason
-                    break
+            reason = self._core.reserve([ROLES[role] for role in roles], lanes, nbytes, graph)
+            if reason and (self._cap is None or nbytes <= self._cap):
+                self._cap, self._cap_reason = max(nbytes, 1) - 1, reason
             self._views.drop_outgrown()
         if reason:
             text = f"{where}: no windows of {nbytes} bytes: {reason}"
@@ -219,7 +244,8 @@ class Windows(Calls):
         """Ends this rank's part. Local, and harmless a second time.
 
         Memory under tensors that `acquire` gave stays until they are gone. Peers that still make
-        calls get PeerLostError.
+        calls get PeerLostError. What Config.pin has done to this process is undone. Leaving the
+        group's `with` block does the same.
 
         Raises:
             ValueError: A call is running in another thread.
@@ -229,6 +255,7 @@ class Windows(Calls):
         if self._core is not None and os.getpid() == self._pid:
             self._core.close()
         self._closed = True
+        self._release_processors()
         self._views.clear()
         self._layouts.clear()
 

@@ -87,7 +87,7 @@ TEST(a_call_crossed_with_a_pool_call_raises_on_all) {
       if (engine.rank() == 0) {
         checked_call(engine, {}, 2);
       } else {
-        engine.reserve(Role::kCombine, 1, 1000, false);
+        engine.reserve({Role::kCombine}, 1, 1000, false);
       }
     });
   });
@@ -101,6 +101,35 @@ TEST(a_late_rank_is_not_crossed) {
     if (engine.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
     checked_call(engine, {}, 2);
   });
+}
+
+// A correct program in which each rank waits on one lane while it still computes for the other: to
+// the ranks that wait it looks like crossed calls, so the limit is a guess about how long a lane
+// computes. Below that, a group is given up that could have gone on; above it, it goes on.
+TEST(lanes_that_compute_for_longer_than_the_limit) {
+  constexpr int64_t kCompute = kSecond / 4;
+  CHECK_EQ(EngineConfig{}.stall_ns, 30 * kSecond);
+  for (const int64_t stall_ns : {kCompute / 5, 40 * kCompute, int64_t{0}}) {
+    const bool long_enough = stall_ns == 0 || stall_ns > kCompute;
+    ThreadGroup group(2, checking(stall_ns));
+    std::atomic<int> crossed = 0;
+    group.run([&](Engine& engine) {
+      CHECK(run_threads(2, [&](int lane) {
+        if (lane != engine.rank()) {
+          std::this_thread::sleep_for(std::chrono::nanoseconds(kCompute));
+        }
+        if (long_enough) return checked_call(engine, {Role::kCombine, lane}, 1);
+        try {
+          checked_call(engine, {Role::kCombine, lane}, 1);
+        } catch (const CrossedCalls& error) {
+          ++crossed;
+        } catch (const Poisoned& error) {  // the other lane was first
+          CHECK(std::string(error.what()).find("in different calls") != std::string::npos);
+        }
+      }));
+    });
+    CHECK(long_enough ? crossed == 0 : crossed >= 2);
+  }
 }
 
 // Two lanes on two threads may come in different orders on the ranks.

@@ -49,7 +49,7 @@ void expect_poisoned(Engine& engine, const std::string& cause) {
   CHECK_THROWS_WITH(engine.acquire(Role::kCombine, 3, 8), Poisoned, cause);
   CHECK_THROWS_WITH(engine.reduce_scatter_staged(plan, memory.get(), memory.get(), 1), Poisoned,
                     cause);
-  CHECK_THROWS_WITH(engine.reserve(Role::kCombine, 1, 8, false), Poisoned, cause);
+  CHECK_THROWS_WITH(engine.reserve({Role::kCombine}, 1, 8, false), Poisoned, cause);
   CHECK_THROWS_WITH(engine.trim(), Poisoned, cause);
   CHECK_THROWS_WITH(engine.check(), Poisoned, cause);
   CHECK(now_ns() - begin < kSecond);
@@ -120,7 +120,7 @@ TEST(the_first_death_is_the_cause_although_more_follow) {
 TEST(a_dead_peer_found_while_windows_are_announced) {
   const std::vector<std::pair<std::string, std::function<void(Engine&)>>> cases = {
       {"acquire", [](Engine& engine) { engine.acquire(Role::kCombine, 2, 8); }},
-      {"reserve", [](Engine& engine) { engine.reserve(Role::kCombine, 3, 8, false); }},
+      {"reserve", [](Engine& engine) { engine.reserve({Role::kCombine}, 3, 8, false); }},
       {"reduce_scatter",
        [](Engine& engine) { do_call(engine, small_plan(engine, 2), Path::kStaged, 1); }}};
   for (const auto& [operation, body] : cases) {
@@ -159,7 +159,7 @@ TEST(a_dead_peer_in_a_pool_call) {
   ThreadGroup group(2);
   group.run([&](Engine& engine) {
     if (engine.rank() == 1) return group.liveness().kill(1);
-    CHECK_THROWS_WITH(engine.reserve(Role::kCombine, 1, 100, false), PeerLost,
+    CHECK_THROWS_WITH(engine.reserve({Role::kCombine}, 1, 100, false), PeerLost,
                       "reserve (administration), rank 0, epoch 1: rank 1 ended");
     expect_poisoned(engine, "rank 1 ended");
   });
@@ -261,7 +261,8 @@ TEST(close_ends_everything_but_not_under_a_call) {
         try {
           engine.close();
         } catch (const InvalidArgument& error) {
-          refused = std::string(error.what()) == "close: a call is running on combine, lane 0";
+          refused =
+              std::string(error.what()) == "close, rank 0: a call is running on combine, lane 0";
         }
       });
       do_call(engine, plan, Path::kStaged, 1);

@@ -71,6 +71,54 @@ TEST(a_buffer_of_another_lane_or_role) {
   });
 }
 
+TEST(a_plan_of_another_operation_or_group) {
+  ThreadGroup group(2);
+  Engine& engine = group.engine(0);
+  const Shape shape = Shape::even(2, 2, 8);
+  const auto buffer = engine.acquire(Role::kCombine, 0, 1000);
+  const Memory memory(1000);
+  const Memory output(1000);
+  const auto refused = [&](const Plan& plan, const std::string& words) {
+    CHECK_THROWS_WITH(engine.reduce_scatter(plan, *buffer, 0, output.get(), 1), InvalidArgument,
+                      words);
+    CHECK_THROWS_WITH(engine.reduce_scatter_staged(plan, memory.get(), output.get(), 1),
+                      InvalidArgument, words);
+  };
+  refused(gather_plan(shape, 0), "reduce_scatter, rank 0: the plan is one of all_gather");
+  refused(reduce_plan(shape, 1), "one of rank 1 in a world of 2, not of 2");
+  refused(reduce_plan(Shape::even(3, 2, 8), 0), "one of rank 0 in a world of 3, not of 2");
+  CHECK_THROWS_WITH(engine.all_gather(reduce_plan(shape, 0), *buffer, 0, output.get(), 1),
+                    InvalidArgument, "all_gather, rank 0: the plan is one of reduce_scatter");
+  group.run([](Engine& each) { go_on(each); });
+}
+
+// Which rank is at fault is the first thing that one wants to know of a job.
+TEST(errors_name_the_rank) {
+  ThreadGroup group(2);
+  Engine& engine = group.engine(1);
+  const Plan plan = reduce_plan(Shape::even(2, 2, 8), 1);
+  const auto buffer = engine.acquire(Role::kCombine, 0, 1000);
+  CHECK_THROWS_WITH(engine.reduce_scatter(plan, *buffer, 0, buffer->window.base, 1),
+                    InvalidArgument, "reduce_scatter, rank 1: out overlaps a buffer");
+  CHECK_THROWS_WITH(engine.reduce_scatter(plan, *buffer, 0, nullptr, 1), InvalidArgument,
+                    "reduce_scatter, rank 1: out is null");
+  CHECK_THROWS_WITH(engine.reduce_scatter(plan, *buffer, 9999, nullptr, 1), InvalidArgument,
+                    "reduce_scatter, rank 1: 128 bytes at offset 9999");
+  CHECK_THROWS_WITH(engine.acquire(Role::kCombine, 77, 8), InvalidArgument,
+                    "acquire, rank 1: lane 77 is not in 0..15");
+  CHECK_THROWS_WITH(engine.agree(Role::kCombine, 77, ""), InvalidArgument,
+                    "fallback, rank 1: lane 77");
+  CHECK_THROWS_WITH(engine.check_call(77, ""), InvalidArgument, "check, rank 1: lane 77");
+  CHECK_THROWS_WITH(engine.reserve({Role::kCombine}, 77, 8, false), InvalidArgument,
+                    "reserve, rank 1: lanes=77");
+  CHECK_THROWS_WITH(engine.reserve({}, 1, 8, false), InvalidArgument,
+                    "reserve, rank 1: no role is given");
+  CHECK_THROWS_WITH(reduce_plan(Shape::packed({-1, 1}, 8), 1), InvalidArgument,
+                    "reduce_scatter, rank 1: rows of rank 0");
+  engine.close();
+  CHECK_THROWS_WITH(engine.check(), Closed, "check, rank 1: the group is closed");
+}
+
 TEST(rows_that_do_not_fit_in_the_buffer) {
   ThreadGroup group(2);
   group.run([](Engine& engine) {
@@ -122,8 +170,8 @@ TEST(lanes_and_rows_outside_the_range) {
   CHECK_THROWS_WITH(engine.acquire(Role::kCombine, kMaxLanes, 8), InvalidArgument, "lane 16");
   CHECK_THROWS_WITH(engine.agree(Role::kCombine, 99, "x"), InvalidArgument, "lane 99");
   CHECK_THROWS_WITH(engine.check_call(-5, "x"), InvalidArgument, "lane -5");
-  CHECK_THROWS_WITH(engine.reserve(Role::kCombine, 0, 8, false), InvalidArgument, "lanes=0");
-  CHECK_THROWS_WITH(engine.reserve(Role::kCombine, 17, 8, false), InvalidArgument, "lanes=17");
+  CHECK_THROWS_WITH(engine.reserve({Role::kCombine}, 0, 8, false), InvalidArgument, "lanes=0");
+  CHECK_THROWS_WITH(engine.reserve({Role::kCombine}, 17, 8, false), InvalidArgument, "lanes=17");
 
   CHECK_THROWS_WITH(reduce_plan(Shape::packed({-1, 2}, 8), 0), InvalidArgument,
                     "rank 0 (-1 from 0)");
@@ -205,7 +253,7 @@ TEST(a_second_thread_on_a_lane_is_refused) {
         try {
           engine.reduce_scatter_staged(plan, other.get(), other.get(), 1);
         } catch (const InvalidArgument& error) {
-          refused = std::string(error.what()).find("another thread") != std::string::npos;
+          refused = std::string(error.what()).find("rank 0: another thread") != std::string::npos;
         }
       });
       CHECK(engine.reduce_scatter(plan, *buffer, 0, output.get(), 1));

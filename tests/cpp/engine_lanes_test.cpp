@@ -105,7 +105,7 @@ TEST(random_calls_on_random_lanes) {
             engine.trim();
             break;
           case 1:
-            CHECK_EQ(engine.reserve(plan.role, 1 + plan.lane, 1 + shared() % 3000, false), "");
+            CHECK_EQ(engine.reserve({plan.role}, 1 + plan.lane, 1 + shared() % 3000, false), "");
             break;
           case 2: {
             // Written now, reduced when this lane comes up the next time, perhaps outgrown by then.

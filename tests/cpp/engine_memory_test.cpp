@@ -1,6 +1,10 @@
 // tsan
 // Collective pool calls: reserve, trim, release_graphs, and what happens where memory is short.
 
+#include <atomic>
+#include <thread>
+#include <vector>
+
 #include "calls.h"
 #include "collectives/engine.h"
 #include "kernels/cpu/kernels.h"
@@ -26,9 +30,9 @@ void go_on(Engine& engine, int lane = 0) {
 TEST(reserved_buffers_are_there_on_all_ranks) {
   ThreadGroup group(3);
   group.run([](Engine& engine) {
-    CHECK_EQ(engine.reserve(Role::kCombine, 3, 1000, false), "");
-    CHECK_EQ(engine.reserve(Role::kDispatch, 1, 500, true), "");
-    CHECK_EQ(engine.reserve(Role::kDispatch, 1, 0, false), "");
+    CHECK_EQ(engine.reserve({Role::kCombine}, 3, 1000, false), "");
+    CHECK_EQ(engine.reserve({Role::kDispatch}, 1, 500, true), "");
+    CHECK_EQ(engine.reserve({Role::kDispatch}, 1, 0, false), "");
     const PoolStats before = engine.pool_stats();
     CHECK_EQ(before.buffers, size_t{4});
     CHECK_EQ(before.live_bytes, size_t{3 * 1024 + 512});
@@ -47,11 +51,11 @@ TEST(a_reserve_that_fails_on_one_rank_fails_on_all) {
   ThreadGroup group(3);
   group.source(1).limit_bytes = kScarce;
   group.run([](Engine& engine) {
-    CHECK_EQ(engine.reserve(Role::kCombine, 2, 1000, false), "");
+    CHECK_EQ(engine.reserve({Role::kCombine}, 2, 1000, false), "");
     const auto before = engine.acquire(Role::kCombine, 0, 1000);
     const size_t held = engine.pool_stats().live_bytes;
     for (int round = 0; round < 2; ++round) {
-      const std::string reason = engine.reserve(Role::kCombine, 4, 10'000, true);
+      const std::string reason = engine.reserve({Role::kCombine}, 4, 10'000, true);
       CHECK_MSG(reason.find("rank 1: reserve combine lanes=4 bytes=10000") != std::string::npos,
                 reason);
       CHECK_MSG(reason.find("rank 1 has no 10240 bytes") != std::string::npos, reason);
@@ -72,6 +76,63 @@ TEST(a_reserve_that_fails_on_one_rank_fails_on_all) {
   });
 }
 
+// Roles are agreed on together: that one of them can be had does not matter.
+TEST(a_reserve_of_several_roles_is_all_or_nothing) {
+  EngineConfig config = test_config();
+  config.pool.granularity = 8;
+  ThreadGroup group(3, config);
+  group.run([&](Engine& engine) {
+    CHECK_EQ(engine.reserve({Role::kDispatch}, 1, 200, false), "");
+    const auto before = engine.acquire(Role::kDispatch, 0, 200);
+    // Rank 1 can have the buffers for combine, but not what dispatch grows to: 400 bytes.
+    if (engine.rank() == 1) group.source(1).limit_bytes = 350;
+    const std::vector<Role> both = {Role::kCombine, Role::kDispatch};
+    const std::string reason = engine.reserve(both, 2, 300, true);
+    CHECK_MSG(reason.find("rank 1: reserve combine,dispatch lanes=2 bytes=300 graph: ") == 0,
+              reason);
+    CHECK_EQ(engine.pool_stats().live_bytes, size_t{200});
+    CHECK_EQ(engine.pool_stats().buffers, size_t{1});
+    CHECK_EQ(engine.pool_stats().pinned_bytes, size_t{0});
+    CHECK(engine.acquire(Role::kDispatch, 0, 200) == before);
+    CHECK(engine.acquire(Role::kCombine, 0, 300) == nullptr);
+
+    // Equal requests, whatever the order and however often a role is named.
+    const std::vector<Role> other = {Role::kDispatch, Role::kCombine, Role::kDispatch};
+    CHECK_EQ(engine.reserve(engine.rank() == 0 ? both : other, 2, 250, true), "");
+    CHECK(engine.pool_stats().pinned_bytes >= size_t{4} * 250);
+    CHECK_THROWS_WITH(
+        engine.reserve(engine.rank() == 0 ? both : std::vector{Role::kCombine}, 2, 250, true),
+        Mismatch, "reserve combine,dispatch");
+    go_on(engine);
+  });
+}
+
+TEST(reserve_refuses_lanes_that_are_in_use) {
+  ThreadGroup group(2);
+  std::atomic<bool> refused = false;
+  group.run([&](Engine& engine) {
+    const Plan plan =
+        reduce_plan(Shape::even(2, 2, 8), engine.rank(), DType::kFloat32, {Role::kDispatch, 1});
+    if (engine.rank() == 0) {
+      std::thread second([&] {
+        while (group.block(0).calls[1][1].epoch.load() == 0) std::this_thread::yield();
+        CHECK_THROWS_WITH(engine.reserve({Role::kCombine, Role::kDispatch}, 2, 1000, false),
+                          InvalidArgument,
+                          "reserve, rank 0: another thread is in a call on dispatch, lane 1");
+        refused = true;
+      });
+      do_call(engine, plan, Path::kPool, 1);
+      second.join();
+    } else {
+      while (!refused) std::this_thread::yield();  // rank 0 is in its call as long as this
+      do_call(engine, plan, Path::kPool, 1);
+    }
+    // The refusal has left nothing taken.
+    CHECK_EQ(engine.reserve({Role::kCombine, Role::kDispatch}, 2, 1000, false), "");
+    go_on(engine);
+  });
+}
+
 TEST(not_even_one_byte) {
   EngineConfig config = test_config();
   config.pool.granularity = 2 * kScarce;
@@ -79,7 +140,7 @@ TEST(not_even_one_byte) {
   group.source(0).limit_bytes = kScarce;
   group.run([](Engine& engine) {
     for (const size_t bytes : {1, 2, 1}) {
-      const std::string reason = engine.reserve(Role::kCombine, 1, bytes, false);
+      const std::string reason = engine.reserve({Role::kCombine}, 1, bytes, false);
       CHECK(reason.find("rank 0") != std::string::npos);
       CHECK(engine.acquire(Role::kCombine, 0, 1) == nullptr);
       CHECK(engine.acquire(Role::kCombine, 3, 100'000) == nullptr);
@@ -120,7 +181,7 @@ TEST(a_cap_refuses_without_asking_anybody) {
   config.pool.max_buffer_bytes = 1000;
   ThreadGroup group(2, config);
   Engine& alone = group.engine(0);
-  CHECK(alone.reserve(Role::kCombine, 1, 1001, false).find("max_buffer_bytes=1000") !=
+  CHECK(alone.reserve({Role::kCombine}, 1, 1001, false).find("max_buffer_bytes=1000") !=
         std::string::npos);
   CHECK(alone.acquire(Role::kCombine, 0, 1001) == nullptr);
   CHECK(alone.refusal().find("1001 bytes exceed") != std::string::npos);
@@ -132,11 +193,11 @@ TEST(different_reserves_are_a_mismatch_and_leave_nothing) {
   group.run([](Engine& engine) {
     go_on(engine);
     const size_t before = engine.pool_stats().live_bytes;
-    CHECK_THROWS_WITH(engine.reserve(Role::kCombine, 2, engine.rank() == 0 ? 5000 : 6000, false),
+    CHECK_THROWS_WITH(engine.reserve({Role::kCombine}, 2, engine.rank() == 0 ? 5000 : 6000, false),
                       Mismatch, "bytes=6000");
     CHECK_EQ(engine.pool_stats().live_bytes, before);
     if (engine.rank() == 0) {
-      CHECK_THROWS_WITH(engine.reserve(Role::kDispatch, 1, 5000, false), Mismatch, "trim");
+      CHECK_THROWS_WITH(engine.reserve({Role::kDispatch}, 1, 5000, false), Mismatch, "trim");
     } else {
       CHECK_THROWS_WITH(engine.trim(), Mismatch, "reserve dispatch");
     }
@@ -181,7 +242,7 @@ TEST(trim_waits_for_slow_readers) {
 TEST(graphs_keep_their_buffers_until_they_are_released) {
   ThreadGroup group(3);
   group.run([](Engine& engine) {
-    CHECK_EQ(engine.reserve(Role::kCombine, 1, 200, true), "");
+    CHECK_EQ(engine.reserve({Role::kCombine}, 1, 200, true), "");
     auto retained = engine.acquire(Role::kCombine, 1, 200);
     engine.retain(*retained);
     auto pinned = engine.acquire(Role::kCombine, 0, 200);
@@ -201,10 +262,28 @@ TEST(graphs_keep_their_buffers_until_they_are_released) {
   });
 }
 
+// Only what all ranks say is gone is gone: a graph of this rank may still write there.
+TEST(graphs_stay_unless_all_ranks_release_them) {
+  ThreadGroup group(2);
+  group.run([&](Engine& engine) {
+    CHECK_EQ(engine.reserve({Role::kCombine}, 1, 200, true), "");
+    if (engine.rank() == 0) {
+      CHECK_THROWS_WITH(engine.release_graphs(), Mismatch, "Rank 0: release_graphs. Rank 1: trim");
+    } else {
+      CHECK_THROWS_WITH(engine.trim(), Mismatch, "release_graphs");
+    }
+    CHECK_EQ(engine.pool_stats().pinned_bytes, size_t{256});
+    group.meet();
+    if (engine.rank() == 1) return group.liveness().kill(1);
+    CHECK_THROWS_WITH(engine.release_graphs(), PeerLost, "release_graphs (administration)");
+    CHECK_EQ(engine.pool_stats().pinned_bytes, size_t{256});
+  });
+}
+
 TEST(a_world_of_one_needs_nobody) {
   ThreadGroup group(1);
   group.run([](Engine& engine) {
-    CHECK_EQ(engine.reserve(Role::kCombine, 2, 1000, true), "");
+    CHECK_EQ(engine.reserve({Role::kCombine}, 2, 1000, true), "");
     go_on(engine);
     CHECK(engine.acquire(Role::kCombine, 0, 0) != nullptr);
     engine.acquire(Role::kCombine, 0, 5000);

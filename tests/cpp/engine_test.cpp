@@ -84,14 +84,12 @@ TEST(calls_are_counted_by_path) {
     }
     do_call(engine, gather_plan(shape, engine.rank()), Path::kPool, 0);
     do_call(engine, gather_plan(shape, engine.rank()), Path::kStaged, 0);
-    engine.agree(Role::kCombine, 0, "a fallback");
   });
   const CallCounts& counts = group.engine(1).counts();
   CHECK_EQ(counts.pull.load(), 3u);
   CHECK_EQ(counts.staged.load(), 2u);
   CHECK_EQ(counts.gather.load(), 1u);
   CHECK_EQ(counts.gather_staged.load(), 1u);
-  CHECK_EQ(counts.fallback.load(), 1u);
 }
 
 TEST(windows_of_different_generations) {

@@ -215,6 +215,35 @@ TEST(rank_reduce_threads_and_streaming) {
   }
 }
 
+// The own rows of a reduce in place: the output is exactly one of the sources.
+TEST(rank_reduce_over_one_of_its_sources) {
+  std::mt19937 random(15);
+  for (DType type : kTypes) {
+    for (int64_t count : {1, 100, 5003, 4'200'001}) {  // the last one is streamed
+      for (int64_t offset : {0, 2, 1, 33}) {
+        const int ranks = count > 100'000 ? 2 : 1 + static_cast<int>(random() % 9);
+        if (count > 100'000 && offset > 1) continue;
+        RankCase c(type, ranks, count, offset, random);
+        const std::vector<char> want = reference::rank_reduce(c.args);
+        const size_t bytes = want.size();
+        for (int over : {0, ranks - 1}) {
+          char* const output = c.inputs[static_cast<size_t>(over)].data();
+          const std::vector<char> before(output, output + bytes);
+          c.args.output = output;
+          for_each_isa([&] {
+            for (int threads : {1, 3}) {
+              std::memcpy(output, before.data(), bytes);
+              kernels::rank_reduce(c.args, threads);
+              CHECK_EQ(reference::first_difference(type, output, want), -1);
+            }
+          });
+          std::memcpy(output, before.data(), bytes);
+        }
+      }
+    }
+  }
+}
+
 TEST(rank_reduce_of_one_fp32_rank_keeps_every_bit) {
   std::mt19937 random(9);
   const RankCase c(DType::kFloat32, 1, 5000, 0, random);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,8 @@ namespace symmoe::check {
 class RecordingSource : public WindowSource {
  public:
   Window create(size_t bytes) override {
+    if (while_busy) while_busy();
+    const std::lock_guard lock(mutex_);
     if (fail_next) {
       fail_next = false;
       throw OutOfMemory("no " + std::to_string(bytes) + " bytes");
@@ -35,6 +38,8 @@ class RecordingSource : public WindowSource {
   }
 
   void drop(const Window& window) override {
+    if (while_busy) while_busy();
+    const std::lock_guard lock(mutex_);
     if (throw_on_drop == window.ordinal) throw PeerLost("rank 1 ended");
     CHECK_EQ(live_.erase(window.ordinal), size_t{1});
     held_bytes -= window.bytes;
@@ -45,6 +50,7 @@ class RecordingSource : public WindowSource {
   void refresh() override { fail(__FILE__, __LINE__, "not the pool's"); }
   size_t mapped_bytes() const override { return 0; }
 
+  std::function<void()> while_busy;  // called in the middle of create and drop
   bool with_memory = true;
   bool fail_next = false;
   uint32_t throw_on_drop = 0;  // ordinal
@@ -52,6 +58,7 @@ class RecordingSource : public WindowSource {
   size_t held_bytes = 0;
 
  private:
+  std::mutex mutex_;
   uint32_t last_ordinal_ = 0;
   std::map<uint32_t, size_t> live_;
 };

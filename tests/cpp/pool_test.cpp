@@ -3,9 +3,16 @@
 
 #include "pool/pool.h"
 
+#include <array>
+#include <atomic>
 #include <cstring>
+#include <memory>
 #include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
 
+#include "base/clock.h"
 #include "pool_source.h"
 
 using namespace symmoe;
@@ -214,20 +221,96 @@ TEST(no_memory_leaves_everything_as_it_was) {
 TEST(a_growth_is_undone) {
   TestPool test;
   const auto before = test.pool.get(slot(), 100);
-  const auto after = test.pool.get(slot(), 500);
-  test.pool.revert(after, before);
+  auto after = test.pool.get(slot(), 500);
+  test.pool.revert(std::move(after), before);
   CHECK(test.pool.current(slot()) == before);
   CHECK(!before->retired);
   CHECK(test.source.dropped == std::vector<uint32_t>({2}));
   CHECK_EQ(test.pool.stats().growths, size_t{0});
   CHECK_EQ(test.pool.stats().live_bytes, size_t{100});
 
-  const auto only = test.pool.get(slot(Role::kDispatch), 100);
-  test.pool.revert(only, nullptr);
+  test.pool.revert(test.pool.get(slot(Role::kDispatch), 100), nullptr);
   CHECK(test.pool.current(slot(Role::kDispatch)) == nullptr);
   test.pool.revert(before, before);  // there was no growth
   CHECK(test.pool.current(slot()) == before);
   CHECK_EQ(test.pool.stats().buffers, size_t{1});
+}
+
+// Somebody has found the new buffer meanwhile: its memory is theirs until they let go.
+TEST(an_undone_growth_that_is_held_is_retired) {
+  TestPool test;
+  const auto before = test.pool.get(slot(), 100);
+  auto view = test.pool.get(slot(), 500);
+  test.pool.revert(view, before);
+  CHECK(test.pool.current(slot()) == before);
+  CHECK(view->retired);
+  CHECK(test.source.dropped.empty());
+  CHECK_EQ(test.pool.stats().view_bytes, size_t{500});
+  std::memset(view->window.base, 1, view->window.bytes);
+  size_t offset = 0;
+  CHECK(test.pool.find(view->window.base, &offset) == view);
+  test.pool.trim();
+  CHECK(test.source.dropped.empty());
+  view.reset();
+  test.pool.trim();
+  CHECK(test.source.dropped == std::vector<uint32_t>({2}));
+}
+
+// Windows take long to make and to announce; nobody who only asks waits for that.
+TEST(queries_answer_while_windows_are_made_and_dropped) {
+  TestPool test;
+  const auto other = test.pool.get(slot(Role::kDispatch), 100);
+  std::atomic<int> answered = 0;
+  std::vector<std::thread> asking;
+  int busy = 0;
+  test.source.while_busy = [&] {
+    asking.emplace_back([&] {
+      size_t offset = 0;
+      CHECK(test.pool.find(other->window.base, &offset) == other);
+      CHECK(!test.pool.overlaps(other->window.base + other->window.bytes, 1));
+      CHECK(test.pool.current(slot(Role::kDispatch)) == other);
+      CHECK(!test.pool.refuses(5));
+      CHECK_EQ(test.pool.stats().pinned_bytes, size_t{0});
+      ++answered;
+    });
+    ++busy;
+    for (const int64_t end = now_ns() + 20'000'000'000; answered < busy && now_ns() < end;) {
+      std::this_thread::yield();
+    }
+  };
+  const int64_t begin = now_ns();
+  test.pool.get(slot(), 100);
+  test.pool.get(slot(), 200);
+  test.pool.trim();
+  test.pool.revert(test.pool.get(slot(Role::kCombine, 1), 100), nullptr);
+  for (std::thread& each : asking) each.join();
+  CHECK_EQ(busy, 5);
+  CHECK(now_ns() - begin < 20'000'000'000);
+}
+
+// Two slots grow at the same time; whichever ends first, the pool knows their windows in order.
+TEST(slots_grow_side_by_side) {
+  TestPool test;
+  std::atomic<int> inside = 0;
+  test.source.while_busy = [&] {
+    ++inside;
+    for (const int64_t end = now_ns() + 20'000'000'000; inside < 2 && now_ns() < end;) {
+      std::this_thread::yield();
+    }
+  };
+  const int64_t begin = now_ns();
+  std::array<std::shared_ptr<Buffer>, 2> views;
+  CHECK(run_threads(2, [&](int lane) {
+    auto& view = views[static_cast<size_t>(lane)];
+    view = test.pool.get(slot(Role::kCombine, lane), 100);
+    CHECK(test.pool.current(slot(Role::kCombine, lane)) == view);
+  }));
+  CHECK(now_ns() - begin < 20'000'000'000);
+  CHECK_EQ(test.pool.stats().live_bytes, size_t{200});
+  for (const int lane : {0, 1}) test.pool.get(slot(Role::kCombine, lane), 1000);
+  views = {};
+  test.pool.trim();
+  CHECK(test.source.dropped == std::vector<uint32_t>({1, 2}));
 }
 
 TEST(statistics_are_exact) {

@@ -99,7 +99,7 @@ TEST(calls_from_end_to_end) {
     run_ranks(world, [](Rank& self) {
       Member member(self);
       Engine& engine = member.engine();
-      CHECK_EQ(engine.reserve(Role::kCombine, 2, 10'000, false), "");
+      CHECK_EQ(engine.reserve({Role::kCombine}, 2, 10'000, false), "");
       const int rounds = self.world() == 8 ? 10 : 40;
       for (int call = 0; call < rounds; ++call) {
         std::vector<int64_t> counts;

@@ -4,13 +4,21 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <limits>
+#include <memory>
+#include <thread>
+#include <vector>
 
 #include "base/error.h"
 #include "check.h"
 #include "own_process.h"
 #include "rank_processes.h"
 #include "windows/available_memory.h"
+#include "windows/own_windows.h"
 #include "windows/shared_memory.h"
 
 using namespace symmoe;
@@ -97,6 +105,42 @@ TEST(absurd_sizes_are_out_of_memory_and_take_nothing) {
   }
   CHECK_EQ(open_descriptors(), descriptors);
   CHECK_EQ(own_maps(), size_t{0});
+}
+
+// Threads look windows up, and make some, at the moment of a fork: the child is not left with a
+// lock that nobody will ever give back.
+TEST(own_windows_can_be_asked_for_in_a_forked_child) {
+  std::atomic<bool> stop = false;
+  std::vector<std::thread> busy;
+  for (int thread = 0; thread < 3; ++thread) {
+    busy.emplace_back([&, thread] {
+      while (!stop) {
+        if (thread == 0) {
+          own_windows::registered(SharedMemory::create(4096, "symmoe:test"));
+        } else {
+          own_windows::contain(&stop);
+        }
+      }
+    });
+  }
+  const std::shared_ptr<SharedMemory> own =
+      own_windows::registered(SharedMemory::create(4096, "symmoe:test"));
+  bool all_answered = true;
+  for (int round = 0; round < 200 && all_answered; ++round) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(20);
+      _exit(own_windows::contain(own->data()) ? 1 : 0);  // it is not mapped here
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    all_answered = status == 0;
+    all_answered = all_answered && own_windows::contain(own->data());
+  }
+  stop = true;
+  for (std::thread& thread : busy) thread.join();
+  CHECK(all_answered);
+  CHECK(!own_windows::contain(own->data() + own->bytes()));
 }
 
 TEST(no_address_space_is_out_of_memory) {

@@ -1,6 +1,9 @@
 // Windows and control segments between real processes.
 
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/time.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <memory>
@@ -283,6 +286,52 @@ TEST(out_of_memory_changes_nothing) {
     CHECK_EQ(source.create(100).ordinal, 1u);
     source.address(1 - self.rank(), 1);
     self.barrier(0);
+  });
+}
+
+// The peer has the memory, this rank cannot map it: nothing that a smaller window of its own would
+// help, so not OutOfMemory.
+TEST(a_peer_s_window_that_cannot_be_mapped_is_a_system_error) {
+  constexpr size_t kTooLarge = size_t{1}
+                               << 48;  // more than the address space; no page of it exists
+  run_ranks(2, [](Rank& self) {
+    Mesh mesh = self.connect();
+    if (self.rank() == 1) {
+      const Descriptor file(memfd_create("symmoe:test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+      CHECK_EQ(ftruncate(file.get(), static_cast<off_t>(kTooLarge)), 0);
+      CHECK_EQ(fcntl(file.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK), 0);
+      for (uint32_t ordinal = 1; ordinal <= 2; ++ordinal) {
+        mesh.send(0, {Message::Kind::kNew, ordinal, kTooLarge}, file.get(), now_ns() + kPatience,
+                  [] {});
+      }
+      self.barrier(0);
+    } else {
+      MemfdSource source(mesh, kPatience);
+      self.barrier(0);
+      const std::string size = " (" + std::to_string(kTooLarge) + " bytes)";
+      CHECK_THROWS_WITH(source.address(1, 1), SystemError,
+                        "rank 0 cannot map window 1 of rank 1" + size);
+      CHECK_THROWS_WITH(source.refresh(), SystemError, "cannot map window 2 of rank 1" + size);
+      CHECK_EQ(source.mapped_bytes(), size_t{0});
+    }
+    self.barrier(1);
+  });
+}
+
+TEST(a_window_that_could_not_be_announced_is_gone) {
+  run_ranks(2, [](Rank& self) {
+    Mesh mesh = self.connect();
+    if (self.rank() == 1) {
+      mesh.close();
+      self.barrier(0);
+    } else {
+      MemfdSource source(mesh, kPatience);
+      self.barrier(0);
+      CHECK_THROWS_WITH(source.create(5000), PeerLost, "rank 1");
+      CHECK_THROWS_WITH(source.address(0, 1), InvalidArgument, "never created");
+      CHECK_EQ(own_maps(), size_t{0});
+    }
+    self.barrier(1);
   });
 }
 

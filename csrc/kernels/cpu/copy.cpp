@@ -18,8 +18,8 @@ struct Job {
 };
 
 // The C library copies up to about the size of the second-level cache by the processor's string
-// instruction, which takes lines that a peer has read without fetching them; larger copies by a loop
-// of stores, which fetches each: 8 times as long per line.
+// instruction, which takes lines that a peer has read without fetching them; larger copies by a
+// loop of stores, which fetches each: 8 times as long per line.
 void copy_in_pieces(char* destination, const char* source, size_t bytes) {
   constexpr size_t kPiece = 256 << 10;
   for (size_t done = 0; done < bytes; done += kPiece) {

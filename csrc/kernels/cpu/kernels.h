@@ -50,8 +50,8 @@ void rank_reduce(const RankReduceArgs& args, int threads);
 
 void copy(void* destination, const void* source, size_t bytes, int threads);
 
-// The instruction set in use: "avx512bf16", "avx512", "avx2" or "plain". Chosen at the first use: SYMMOE_ISA if
-// set (InvalidArgument if this machine cannot run it), else the best one.
+// The instruction set in use: "avx512bf16", "avx512", "avx2" or "plain". Chosen at the first use:
+// SYMMOE_ISA if set (InvalidArgument if this machine cannot run it), else the best one.
 const char* isa_name();
 // Best first; always ends with "plain".
 std::vector<std::string> available_isas();

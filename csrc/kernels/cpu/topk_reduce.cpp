@@ -118,19 +118,27 @@ void sum_tokens(const Job& job, const Term* terms, const int64_t* counts, int64_
   const TopkReduceArgs& args = *job.args;
   const int64_t row_bytes = args.hidden * static_cast<int64_t>(size_of(args.output_type));
   const float* scale = args.has_scale ? &args.scale : nullptr;
-  alignas(64) char scratch[kScratchBytes];
-  int64_t waiting = 0;  // bytes in scratch
   for (int64_t token = 0; token < tokens; ++token) {
-    char* const row = output + token * row_bytes;
-    char* const target = job.through_scratch ? scratch + waiting : row;
-    job.kernel(terms, counts[token], target, args.hidden, scale, job.style);
+    job.kernel(terms, counts[token], output + token * row_bytes, args.hidden, scale, job.style);
     terms += counts[token];
-    if (!job.through_scratch) continue;
-    waiting += row_bytes;
-    if (waiting >= kWorthCopying || token + 1 == tokens) {
-      std::memcpy(row + row_bytes - waiting, scratch, static_cast<size_t>(waiting));
-      waiting = 0;
+  }
+}
+
+// The same by way of scratch memory. Not inlined: only who needs it takes so much of the stack.
+[[gnu::noinline]] void sum_through_scratch(const Job& job, const Term* terms, const int64_t* counts,
+                                           int64_t tokens, char* output) {
+  const int64_t row_bytes = job.args->hidden * static_cast<int64_t>(size_of(job.args->output_type));
+  alignas(64) char scratch[kScratchBytes];
+  for (int64_t token = 0; token < tokens;) {
+    int64_t rows = 0;
+    int64_t gathered = 0;
+    while (token + rows < tokens && rows * row_bytes < kWorthCopying) {
+      gathered += counts[token + rows++];
     }
+    sum_tokens(job, terms, counts + token, rows, scratch);
+    std::memcpy(output + token * row_bytes, scratch, static_cast<size_t>(rows * row_bytes));
+    terms += gathered;
+    token += rows;
   }
 }
 
@@ -156,7 +164,8 @@ void run_part(void* context, int part) {
       last += counts[tokens++];
     }
     for (int i = 0; i < kTermsAhead; ++i) last[i] = {args.input, 0.0f};
-    sum_tokens(job, terms, counts, tokens, output + token * row_bytes);
+    (job.through_scratch ? sum_through_scratch : sum_tokens)(job, terms, counts, tokens,
+                                                             output + token * row_bytes);
     token += tokens;
   }
 }

@@ -24,6 +24,12 @@ from .workers import Setting
 _SIZES = "4K,32K,256K,512K,1M,2M,4M,8M,32M"
 _OWN_PATHS = ["pull", "staged", "gloo", "gloo_allreduce"]
 _QUICK_PATHS = ["pull", "staged", "gloo"]
+_TOPK = 2
+_DEFAULT_SHAPES = {
+    "collective": "",
+    "combine": "mixtral-8x7b,qwen3-235b",
+    "topk": "llama-4-maverick,mixtral-8x7b,qwen3-235b,nemotron-3-super",
+}
 # In mode topk: enough tokens that the input is no smaller than this.
 _TOPK_INPUT_BYTES = 64 << 20
 
@@ -37,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--paths", default=None, help=f"of {','.join(BUILT_IN)} (default: all installed)")
     add("--mode", default="collective", choices=MODES, help="what is timed (default collective)")
     add("--shape", default=None, help=f"model shapes: {','.join(SHAPES)}")
+    add("--topk", type=int, default=None, help="experts per token, with --sizes (default 2)")
     add("--tokens", default=None, help="tokens per rank, with --shape (default 16,128,1024)")
     add("--json", type=Path, metavar="FILE", help="write all results")
     add("--plot", type=Path, metavar="FILE", help="draw time over size (PNG; needs matplotlib)")
@@ -84,13 +91,14 @@ def make_problems(arguments: argparse.Namespace) -> list[Problem]:
             raise BenchError(f"--dtype {dtype}: one of {', '.join(ELEMENT_BYTES)}")
     if arguments.sizes and (arguments.shape or arguments.tokens):
         raise BenchError("--sizes goes without --shape and --tokens")
+    if arguments.topk is not None and (mode == "collective" or not arguments.sizes):
+        raise BenchError("--topk goes with --sizes, in --mode combine or topk")
+    topk = 1 if mode == "collective" else _TOPK if arguments.topk is None else arguments.topk
+    if topk < 1:
+        raise BenchError(f"--topk {topk}: must be positive")
     shape_names = arguments.shape
-    if mode == "combine" and not shape_names:
-        if arguments.sizes:
-            raise BenchError("--mode combine needs --shape and --tokens instead of --sizes")
-        shape_names = "mixtral-8x7b,qwen3-235b"
-    if mode == "topk" and not shape_names:
-        shape_names = "llama-4-maverick,mixtral-8x7b,qwen3-235b,nemotron-3-super"
+    if not shape_names and not arguments.sizes:
+        shape_names = _DEFAULT_SHAPES[mode]
     problems = []
     for count in ranks:
         for dtype in dtypes:
@@ -99,7 +107,7 @@ def make_problems(arguments: argparse.Namespace) -> list[Problem]:
                     problems += _of_tokens(arguments, mode, count, dtype, name)
             else:
                 sizes = _split(arguments.sizes or ("4K,64K,512K,4M" if quick else _SIZES))
-                problems += [of_size(mode, count, dtype, parse_size(size)) for size in sizes]
+                problems += [of_size(mode, count, dtype, parse_size(size), topk) for size in sizes]
     return problems
 
 

@@ -45,11 +45,14 @@ class Backend:
         name: The name of the path, for `--paths` and in results.
         spins_idle: Set it if threads of this backend use the processor between calls: its
             processes are then stopped while others have their turn.
+        pinned: Whether its ranks are bound to processors. Not where the library's own threads do
+            the work and it is faster unbound.
         exchanges: Whether the output is summed over ranks.
     """
 
     name = ""
     spins_idle = False
+    pinned = True
     exchanges = True
 
     def __init__(self, place: Place) -> None:

@@ -97,8 +97,8 @@ class Problem:
         return cls(**fields)
 
 
-def of_size(mode: str, ranks: int, dtype: str, nbytes: int) -> Problem:
-    """A collective with this many bytes of output per rank.
+def of_size(mode: str, ranks: int, dtype: str, nbytes: int, topk: int = 1) -> Problem:
+    """Something with this many bytes of output per rank, in rows of PLAIN_HIDDEN where that fits.
 
     Raises:
         BenchError: The size is no whole number of elements.
@@ -108,7 +108,7 @@ def of_size(mode: str, ranks: int, dtype: str, nbytes: int) -> Problem:
         raise BenchError(f"size {nbytes} is no multiple of the {element} bytes of {dtype}")
     count = nbytes // element
     hidden = math.gcd(count, PLAIN_HIDDEN)
-    return Problem(mode, ranks, dtype, count // hidden, hidden)
+    return Problem(mode, ranks, dtype, count // hidden, hidden, topk)
 
 
 def of_shape(mode: str, ranks: int, dtype: str, shape: Shape, tokens: int) -> Problem:

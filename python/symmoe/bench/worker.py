@@ -70,14 +70,17 @@ def _rank_of(arguments: argparse.Namespace) -> int:
     raise RuntimeError(f"none of {', '.join(_RANK_VARIABLES)} is set: not started by mpiexec?")
 
 
-def _runner(arguments: argparse.Namespace, place: Place, cpus: list[int]) -> tuple[Runner, bool]:
+def _runner(
+    arguments: argparse.Namespace, place: Place, cpus: list[int]
+) -> tuple[Runner, bool, bool]:
+    """The runner, whether it uses the processor between turns, and whether it is to be bound."""
     line = measure.StartLine(arguments.line, place.world, place.rank, _START_DEADLINE_NS)
     if arguments.backend == LIMIT:
         calibrator = Calibrator(place, line, arguments.core_line, arguments.arena, len(cpus))
-        return calibrator, False
+        return calibrator, False, True
     backend = load(arguments.backend, arguments.backend_file)(place)
     backend.setup()
-    return TimedRunner(backend, line), backend.spins_idle
+    return TimedRunner(backend, line), backend.spins_idle, backend.pinned
 
 
 def _serve(channel: Channel, runner: Runner) -> None:
@@ -105,8 +108,8 @@ def main() -> int:
     }
     channel = report_to(arguments.control, hello)
     try:
-        runner, spins_idle = _runner(arguments, place, cpus)
-        if arguments.pin:
+        runner, spins_idle, pinned = _runner(arguments, place, cpus)
+        if arguments.pin and pinned:
             # After setup: a library's own threads were made before, and stay free.
             first = rank * arguments.threads
             os.sched_setaffinity(

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/dtype.h"
+
 // What one instruction set provides. This header and the others in this folder are seen by files
 // that are compiled for different instruction sets, so they hold no function that a linker could
 // merge across files (no inline function with external linkage, no standard templates): it might
@@ -38,11 +40,9 @@ using RankRange = void (*)(const void* const* sources, int ranks, void* output, 
 // A copy by non-temporal stores.
 using StreamCopy = void (*)(void* destination, const void* source, size_t bytes);
 
-constexpr int kDTypes = 3;  // indexed by the value of DType
-
 struct KernelTable {
   const char* name;
-  TopkRow topk_row[kDTypes][kDTypes][2];  // [input type][output type][weighted]
+  TopkRow topk_row[kDTypes][kDTypes][2];  // [input type][output type][weighted], by DType's value
   RankRange rank_range[kDTypes];
   StreamCopy stream_copy;
 };

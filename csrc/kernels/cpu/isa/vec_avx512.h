@@ -8,8 +8,8 @@
 
 // Vectors of 16 floats. A Pair holds 32 consecutive elements, either in order (first 16, last 16)
 // or as even and odd elements: bfloat16 splits into the latter with one shift and one mask.
-// Compiled twice: without AVX512_BF16, and with it for a rounding of half as many instructions, which
-// shows (8 to 10 % of a reduce in the caches) where a neighbour shares the processor's core.
+// Compiled twice: without AVX512_BF16, and with it for a rounding of half as many instructions,
+// which shows (8 to 10 % of a reduce in the caches) where a neighbour shares the processor's core.
 namespace symmoe::kernels::SYMMOE_ISA_NAMESPACE {
 namespace {
 

@@ -34,6 +34,7 @@ class GlooReduceScatter(PrivateMemory):
     """`torch.distributed.reduce_scatter_tensor`."""
 
     name = "gloo"
+    pinned = False  # its threads move the data; bound beside them, the calling thread waits longer
 
     def setup(self) -> None:
         """The default process group."""

@@ -1,0 +1,221 @@
+"""The checks in front of every call of a group, and what is remembered of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import _core, topk
+from .plans import (
+    ALL_GATHER,
+    REDUCE_SCATTER,
+    Layout,
+    Sizes,
+    as_int,
+    check_input,
+    check_lane,
+    check_output,
+    check_overlap,
+    check_stream,
+    is_plain,
+    make_layout,
+    sizes_key,
+)
+from .views import MAX_LAYOUTS, View, ViewCache
+
+
+class Arguments:
+    """One rank's checks of its own input.
+
+    Attributes:
+        rank: This rank in the group.
+        world_size: Number of ranks.
+    """
+
+    __slots__ = (
+        "_by_key",
+        "_checks",
+        "_combine_views",
+        "_core",
+        "_dispatch_views",
+        "_layouts",
+        "_views",
+        "_where",
+        "rank",
+        "world_size",
+    )
+
+    def __init__(self, core: _core.Group | None, rank: int, world: int, checks: bool) -> None:
+        self.rank = rank
+        self.world_size = world
+        self._where = {
+            name: f"{name} on rank {rank}" for name in (REDUCE_SCATTER, ALL_GATHER, "combine")
+        }
+        self._core = core
+        self._checks = checks
+        self._layouts: dict[Any, Layout] = {}
+        # With checks on, every call goes the long way.
+        self._views = ViewCache(("combine", "dispatch"), find_by_id=not checks)
+        self._by_key = self._views.by_key
+        self._combine_views = self._views.by_id["combine"]
+        self._dispatch_views = self._views.by_id["dispatch"]
+
+    def _sizes_key(self, operation: str, sizes: Sizes) -> int | tuple[int, ...] | None:
+        """sizes_key with the operation's name; once per call: some sizes can be read only once."""
+        try:
+            return sizes_key(sizes)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{self._where[operation]}: {error}") from None
+
+    def _layout(
+        self,
+        operation: str,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        sizes: int | tuple[int, ...] | None,
+        padded_to: int | None,
+        lane: int,
+    ) -> Layout:
+        """The layout of a call; `sizes` is what _sizes_key gave."""
+        if type(lane) is not int:
+            lane = check_lane(self._where[operation], lane)
+        if padded_to is not None and type(padded_to) is not int:
+            padded_to = as_int(f"{self._where[operation]}: padded_to", padded_to)
+        key = (operation, shape, dtype, lane, sizes, padded_to)
+        layout = self._layouts.get(key)
+        if layout is None:
+            lane = check_lane(self._where[operation], lane)
+            layout = make_layout(
+                operation, dtype, tuple(shape), sizes, padded_to, lane, self.rank, self.world_size
+            )
+            if len(self._layouts) >= MAX_LAYOUTS:
+                self._layouts.clear()
+            self._layouts[key] = layout
+        return layout
+
+    def _view_layout(
+        self, view: View, operation: str, sizes: Sizes, padded_to: int | None
+    ) -> Layout:
+        """The layout of a call on a view; remembered there."""
+        key = self._sizes_key(operation, sizes)
+        layout = self._layout(operation, view.shape, view.dtype, key, padded_to, view.lane)
+        if key is None and padded_to is None:
+            view.even = layout
+        else:
+            if len(view.layouts) >= MAX_LAYOUTS:
+                view.layouts.clear()
+            view.layouts[key, None if padded_to is None else int(padded_to)] = layout
+        return layout
+
+    def _prepare(
+        self,
+        operation: str,
+        tensor: torch.Tensor,
+        out: torch.Tensor | None,
+        sizes: Sizes,
+        padded_to: int | None,
+        lane: int,
+        stream: object | None,
+        core_refuses: bool = True,
+    ) -> tuple[Layout, bool]:
+        """The call's layout, and whether it works in place; raises on any wrong argument."""
+        if stream is not None:
+            check_stream(self._where[operation], stream)
+        if not is_plain(tensor) or tensor.requires_grad:
+            check_input(self._where[operation], "input", tensor)
+        key = self._sizes_key(operation, sizes)
+        layout = self._layout(operation, tensor.shape, tensor.dtype, key, padded_to, lane)
+        if out is None:
+            return layout, False
+        self._check_output(layout, out, core_refuses)
+        address, target = tensor.data_ptr(), out.data_ptr()
+        if target + layout.out_bytes <= address or address + layout.in_bytes <= target:
+            return layout, False
+        return layout, check_overlap(self._where[operation], tensor, out, layout)
+
+    def _check_output(self, layout: Layout, out: torch.Tensor, core_refuses: bool = True) -> None:
+        """Raises unless `out` can take the call's result.
+
+        It may not lie in a window either. If `core_refuses` that is left to the core, unless there
+        is a fallback in front of it, or a comparison that it would come too late for.
+        """
+        core_refuses = core_refuses and layout.plan is not None and not self._checks
+        if (
+            core_refuses
+            and is_plain(out)
+            and out.shape == layout.out_shape
+            and out.dtype is layout.dtype
+        ):
+            return
+        where = self._where[layout.operation]
+        check_output(where, out, layout.dtype, layout.out_shape)
+        if core_refuses or self._core is None or not layout.out_bytes:
+            return
+        if self._core.overlaps(out.data_ptr(), layout.out_bytes):
+            raise ValueError(
+                f"{where}: out overlaps a window; it must be the caller's memory ({layout.text})"
+            )
+
+    def _prepare_combine(
+        self,
+        expert_out: torch.Tensor,
+        topk_weights: torch.Tensor | None,
+        out: torch.Tensor | None,
+        index: torch.Tensor | None,
+        scale: float | None,
+        sizes: Sizes,
+        padded_to: int | None,
+        lane: int,
+        stream: object | None,
+    ) -> tuple[topk.Terms, Layout]:
+        """What combine works on; raises on any wrong argument."""
+        where = self._where["combine"]
+        if stream is not None:
+            check_stream(where, stream)
+        terms = topk.check_terms(where, expert_out, topk_weights, index, scale)
+        shape = (terms.tokens, terms.hidden)
+        key = self._sizes_key("combine", sizes)
+        layout = self._layout(REDUCE_SCATTER, shape, terms.dtype, key, padded_to, lane)
+        if self._checks and index is not None and index.numel():
+            # Otherwise only the kernel looks, when the others have begun the collective.
+            low, high = index.aminmax()
+            if low < -1 or high >= terms.pairs:
+                raise ValueError(f"{where}: index has {low}..{high}, allowed -1..{terms.pairs - 1}")
+        if out is not None:
+            self._check_output(layout, out, core_refuses=False)  # it would when the sum is written
+            topk.check_apart(where, terms, out.data_ptr(), layout.out_bytes)
+        return terms, layout
+
+    # --- what the core would refuse, for explain ------------------------------------------------
+
+    def _in_window(self, layout: Layout, tensor: torch.Tensor) -> bool:
+        """Whether a call with this input finds it in a window.
+
+        Raises:
+            ValueError: In one for something else.
+        """
+        if self._core is None or layout.plan is None:
+            return False
+        reducing = layout.operation == REDUCE_SCATTER
+        if not layout.in_bytes:
+            views = self._combine_views if reducing else self._dispatch_views
+            view = views.get(id(tensor))
+            return view is not None and view.lane == layout.lane and view.is_intact()
+        found = self._core.find(tensor.data_ptr())
+        if found is None:
+            return False
+        wanted = ("combine" if reducing else "dispatch", layout.lane)
+        slot = self._views.slot_of(found[0])
+        if slot is not None and slot != wanted:
+            raise ValueError(
+                f"{self._where[layout.operation]}: the input was acquired for {slot[0]}, lane "
+                f"{slot[1]}, and is used for {wanted[0]}, lane {wanted[1]} ({layout.text})"
+            )
+        return True
+
+    def _require_terms_outside(self, layout: Layout, terms: topk.Terms) -> None:
+        """Raises ValueError if combine would overwrite its own input in the window."""
+        window = self._views.current("combine", layout.lane)
+        if window is not None and not window.retired and window.bytes >= layout.in_bytes:
+            topk.check_apart(self._where["combine"], terms, window.address, layout.in_bytes)
