@@ -259,6 +259,34 @@ def test_interrupt_ends_a_wait(ranks: Ranks) -> None:
     assert "rank 1 gave up: interrupted by a signal" in texts[0]
 
 
+def interrupted_as_the_peer_comes(rank: int, world: int) -> None:
+    """The peer arrives while the signal's handler runs: the handler's error still counts."""
+    group = symmoe.init(config=symmoe.Config(timeout=30))
+    one_call(group)
+    dist.barrier()
+    if rank == VICTIM:
+
+        def slow(_number: int, _frame: object) -> None:
+            time.sleep(0.8)
+            raise RuntimeError("handled")
+
+        before = signal.signal(signal.SIGUSR1, slow)
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        try:
+            with pytest.raises(RuntimeError, match="handled"):
+                one_call(group)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        return
+    time.sleep(0.7)
+    one_call(group)
+    assert world == group.world_size
+
+
+def test_interrupt_as_the_peer_comes(ranks: Ranks) -> None:
+    ranks.run(2, interrupted_as_the_peer_comes)
+
+
 def leaves(rank: int, world: int) -> None:
     """A peer that closed its group is told from one that died."""
     group = symmoe.init()

@@ -107,6 +107,13 @@ def test_extremes(isa: str, flush: bool, dtype: torch.dtype, out_dtype: torch.dt
         check(flush, expert_out, dtype=out_dtype)
 
 
+def test_a_small_scale_counts(flush: bool) -> None:
+    """A scale below the smallest normal number is not flushed on its way to the kernel."""
+    out = torch.empty(1, 8)
+    symmoe.topk_reduce(torch.full((1, 1, 8), 2.0**120), scale=2.0**-130, out=out)
+    assert bool((out.view(torch.int32) == torch.tensor(2.0**-10).view(torch.int32)).all()), flush
+
+
 def test_signed_zero() -> None:
     expert_out = torch.full((1, 2, 40), -0.0)
     out = torch.ones(1, 40)

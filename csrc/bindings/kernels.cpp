@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "kernels/cpu/float_env.h"
 #include "windows/own_windows.h"
 
 namespace py = pybind11;
@@ -15,9 +16,17 @@ namespace py = pybind11;
 namespace symmoe::bindings {
 namespace {
 
+// Rounded under the kernels' own mode: the caller's may flush a small scale to zero.
+float fp32_of(double value) {
+  const kernels::FloatEnv env;
+  const volatile double exact = value;  // volatile: not before the mode is set
+  const volatile float rounded = static_cast<float>(exact);
+  return rounded;
+}
+
 void topk_reduce(uintptr_t input, uintptr_t weights, uintptr_t index, uintptr_t output,
                  int64_t tokens, int64_t slots, int64_t hidden, int64_t pairs,
-                 std::optional<float> scale, int input_type, int output_type, int weights_type,
+                 std::optional<double> scale, int input_type, int output_type, int weights_type,
                  bool index_is_64bit, int threads) {
   kernels::TopkReduceArgs args{.input = pointer<const void>(input),
                                .weights = pointer<const void>(weights),
@@ -27,7 +36,7 @@ void topk_reduce(uintptr_t input, uintptr_t weights, uintptr_t index, uintptr_t 
                                .slots = slots,
                                .hidden = hidden,
                                .pairs = pairs,
-                               .scale = scale.value_or(1.0F),
+                               .scale = fp32_of(scale.value_or(1.0)),
                                .has_scale = scale.has_value(),
                                .input_type = dtype_from(input_type),
                                .output_type = dtype_from(output_type),

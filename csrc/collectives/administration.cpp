@@ -44,8 +44,6 @@ std::string Engine::reserve(const std::vector<Role>& roles, int lanes, size_t by
   if (slots.empty()) throw InvalidArgument(at("reserve") + ": no role is given");
   request +=
       " lanes=" + std::to_string(lanes) + " bytes=" + std::to_string(bytes) + (pin ? " graph" : "");
-  if (const auto reason = pool_.refuses(bytes)) return *reason;  // the same on every rank
-
   // A lane that is in a call uses, or is about to replace, what this call replaces.
   std::deque<Exchange> taken;
   for (const Slot& slot : slots) {
@@ -64,6 +62,8 @@ std::string Engine::make_buffers(const std::vector<Slot>& slots, size_t bytes,
   std::vector<Made> made;
   std::string failure;
   try {
+    // Asked for together with the others all the same: they may have given other arguments.
+    if (const auto reason = pool_.refuses(bytes)) throw OutOfMemory(*reason);
     for (const Slot& slot : slots) {
       std::shared_ptr<Buffer> before = pool_.current(slot);
       made.push_back({std::move(before), buffer_for(slot, bytes, "reserve")});

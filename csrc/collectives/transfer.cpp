@@ -85,6 +85,9 @@ bool Engine::from_memory(const Operation& operation, const Plan& plan, const voi
   require_usable(plan.operation());
   require_fit(operation, plan);
   Exchange exchange(endpoint(plan.role, plan.lane, plan.operation()), plan.operation());
+  if (input == nullptr && plan.input_bytes() != 0) {
+    throw InvalidArgument(at(plan.operation()) + ": input has no memory (" + plan.text + ")");
+  }
   require_output_outside(plan, output);
   const auto* const rows = static_cast<const std::byte*>(input);
   return guarded([&] {

@@ -123,6 +123,7 @@ void Pool::revert(std::shared_ptr<Buffer> buffer, const std::shared_ptr<Buffer>&
 
 void Pool::limit(size_t bytes, const std::string& reason) {
   const std::lock_guard lock(mutex_);
+  if (limit_bytes_ && *limit_bytes_ <= bytes) return;  // a limit is never raised
   limit_bytes_ = bytes;
   limit_reason_ = reason;
 }

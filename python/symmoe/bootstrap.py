@@ -247,7 +247,10 @@ def _open_windows(
     except (SymmoeError, OSError, ValueError) as error:
         status = f"{type(error).__name__}: {error}"
     try:
-        statuses = exchange.gather("windows", status, lambda: _look_for_ended(cards, rank))
+        # Another rank may have needed the whole timeout to find out that it cannot connect.
+        statuses = exchange.gather(
+            "windows", status, lambda: _look_for_ended(cards, rank), grace=config.timeout
+        )
     except SymmoeError:
         if core is not None:
             core.close()

@@ -280,7 +280,7 @@ class Calls(Arguments):
         rows = layout.out_shape[0]
         target = out if out.shape[0] == rows else out[:rows]
         source = tensor if tensor.shape[0] == layout.in_rows else tensor[: layout.in_rows]
-        with self._poisoning(layout.operation, layout.text), torch.no_grad():
+        with self._poisoning(layout.operation, layout.text), torch.inference_mode():
             if core is None and process_group is not None and not self._checks:
                 tag = messages.agreement_tag(layout.role, layout.lane)
                 what = f"{layout.operation} (lane {layout.lane})"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 PAGE_BYTES = 4096
+MAX_BYTES = 1 << 62
+MAX_SECONDS = 10**6
 _BINARY_UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
 _SWITCH = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
 
@@ -57,8 +58,15 @@ class Config:
 
     def __post_init__(self) -> None:
         """Raises ValueError for a setting out of range."""
-        if not (math.isfinite(self.timeout) and self.timeout > 0):
-            raise ValueError(f"Config: timeout must be over 0 seconds, got {self.timeout}")
+        if not 0 < self.timeout <= MAX_SECONDS:
+            raise ValueError(
+                f"Config: timeout must be over 0 and at most {MAX_SECONDS} seconds, "
+                f"got {self.timeout}"
+            )
+        for name in ("max_buffer_bytes", "granularity"):
+            size = getattr(self, name)
+            if size is not None and size > MAX_BYTES:
+                raise ValueError(f"Config: {name} must be at most {MAX_BYTES}, got {size}")
         if self.max_buffer_bytes is not None and self.max_buffer_bytes < 1:
             raise ValueError(
                 f"Config: max_buffer_bytes must be positive or None, got {self.max_buffer_bytes}"
@@ -68,8 +76,8 @@ class Config:
                 f"Config: granularity must be a power of two of at least {PAGE_BYTES} bytes, "
                 f"got {self.granularity}"
             )
-        if not (math.isfinite(self.spin_us) and self.spin_us >= 0):
-            raise ValueError(f"Config: spin_us must not be negative, got {self.spin_us}")
+        if not 0 <= self.spin_us <= MAX_SECONDS * 1e6:
+            raise ValueError(f"Config: spin_us must be 0 to {MAX_SECONDS}e6, got {self.spin_us}")
 
     @classmethod
     def from_env(cls, environment: Mapping[str, str] | None = None) -> Config:

@@ -29,11 +29,13 @@ _inits: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
 class Exchange(Protocol):
     """Collects one text per rank, any number of times."""
 
-    def gather(self, topic: str, text: str, look: Look | None = None) -> list[str]:
+    def gather(
+        self, topic: str, text: str, look: Look | None = None, grace: float = 0.0
+    ) -> list[str]:
         """Every rank's `text`, in rank order. Collective; each topic is used once.
 
         `look`, if given, is called now and then while waiting; it raises PeerLostError when a peer
-        has ended.
+        has ended. `grace`: seconds to wait beyond the timeout.
         """
 
     def finish(self) -> None:
@@ -63,7 +65,9 @@ class StoreExchange:
     def _keys(self, topic: str) -> list[str]:
         return [f"{self._namespace}/{topic}/{rank}" for rank in range(self._world)]
 
-    def gather(self, topic: str, text: str, look: Look | None = None) -> list[str]:
+    def gather(
+        self, topic: str, text: str, look: Look | None = None, grace: float = 0.0
+    ) -> list[str]:
         """Publishes `text` and waits for all ranks.
 
         Raises:
@@ -73,7 +77,7 @@ class StoreExchange:
         """
         keys = self._keys(topic)
         self._topics.append(topic)
-        end = time.monotonic() + self._timeout
+        end = time.monotonic() + self._timeout + grace
         try:
             self._store.set(keys[self._rank], text)
             while not self._wait(keys, min(end, time.monotonic() + SLICE_SECONDS)):
@@ -81,7 +85,7 @@ class StoreExchange:
                 if missing and time.monotonic() >= end:
                     raise DeadlineError(
                         f"init on rank {self._rank}: rank(s) {missing} of {self._world} did "
-                        f"not reach '{topic}' within {self._timeout:g} s"
+                        f"not reach '{topic}' within {self._timeout + grace:g} s"
                     )
                 if missing and look is not None:
                     self._look(look)
@@ -134,12 +138,17 @@ class CollectiveExchange:
     def __init__(self, process_group: dist.ProcessGroup) -> None:
         self._process_group = process_group
 
-    def gather(self, topic: str, text: str, look: Look | None = None) -> list[str]:  # noqa: ARG002
+    def gather(
+        self, topic: str, text: str, look: Look | None = None, grace: float = 0.0
+    ) -> list[str]:
         """Collects `text` from all ranks; waits as long as the process group does.
+
+        There is nothing to look at meanwhile, and no other deadline.
 
         Raises:
             SymmoeError: The process group failed.
         """
+        del look, grace
         return gather_texts(self._process_group, f"init, '{topic}'", text)
 
     def finish(self) -> None:
@@ -149,8 +158,11 @@ class CollectiveExchange:
 class LoneExchange:
     """Exchange in a world of one."""
 
-    def gather(self, topic: str, text: str, look: Look | None = None) -> list[str]:  # noqa: ARG002
+    def gather(
+        self, topic: str, text: str, look: Look | None = None, grace: float = 0.0
+    ) -> list[str]:
         """The only rank's text."""
+        del topic, look, grace
         return [text]
 
     def finish(self) -> None:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import torch
 
 from . import _core
+from .config import MAX_BYTES
 
 WINDOW_TYPES = {
     torch.bfloat16: _core.BFLOAT16,
@@ -225,6 +226,8 @@ def make_layout(
         counts, stride = _equal(where, operation, key, padded_to, given, world)
     begins = [r * stride if stride is not None else sum(counts[:r]) for r in range(world)]
     rows = sum(counts) if stride is None else stride * world
+    if rows * hidden * dtype.itemsize > MAX_BYTES:
+        raise ValueError(f"{where}: {rows} rows of {hidden} are over {MAX_BYTES} bytes")
     if operation == REDUCE_SCATTER and given != rows:
         raise ValueError(
             f"{where}: input has {given} rows, but "
@@ -289,6 +292,7 @@ def is_plain(tensor: object) -> bool:
         and tensor.is_cpu
         and tensor.is_contiguous()
         and tensor.layout is torch.strided
+        and not tensor.is_neg()
     )
 
 
@@ -312,6 +316,8 @@ def check_tensor(where: str, name: str, tensor: object) -> None:
             f"{where}: {name} must be contiguous, got strides {tensor.stride()} for shape "
             f"{list(tensor.shape)}"
         )
+    if tensor.is_neg():
+        raise ValueError(f"{where}: {name} is a lazy negative; call resolve_neg() first")
 
 
 def check_input(where: str, name: str, tensor: object) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from . import _core
 from .calls import Calls
+from .config import MAX_BYTES
 from .decision import Shortage
 from .plans import (
     OTHER_TYPES,
@@ -111,6 +112,8 @@ class Windows(Calls):
         if self._core is None or dtype not in WINDOW_TYPES:
             return None
         nbytes = rows * hidden * dtype.itemsize
+        if nbytes > MAX_BYTES:
+            raise ValueError(f"{where}: {rows} rows of {hidden} are over {MAX_BYTES} bytes")
         buffer = self._core.acquire(ROLES[role], lane, nbytes)
         slot = (ROLES[role], lane)
         shortage = self._shortages.get(slot)
@@ -172,6 +175,8 @@ class Windows(Calls):
         if not 1 <= lanes <= _core.MAX_LANES:
             raise ValueError(f"{where}: lanes={lanes} is not in 1..{_core.MAX_LANES}")
         nbytes = rows * hidden * dtype.itemsize
+        if nbytes > MAX_BYTES:
+            raise ValueError(f"{where}: {rows} rows of {hidden} are over {MAX_BYTES} bytes")
         reason = self._obstacle
         if not reason and dtype not in WINDOW_TYPES:
             reason = f"windows do not know {name_of(dtype)}"
