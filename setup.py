@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pybind11
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
@@ -43,9 +44,9 @@ class CMakeBuild(build_ext):
         CMAKE_ARGS of the environment is added to the configure command.
         """
         target = Path(self.get_ext_fullpath(ext.name)).resolve().parent
-        # Apart from each other: an isolated build has another pybind11 and would rebuild it all.
-        developing = ROOT / "build" / str(sys.implementation.cache_tag)
-        build = developing if self.inplace else Path(self.build_temp).resolve()
+        # Apart from each other: an isolated build has a pybind11 of its own and rebuilds it all.
+        isolated = not Path(pybind11.__file__).is_relative_to(sys.prefix)
+        build = ROOT / "build" / f"{'isolated-' * isolated}{sys.implementation.cache_tag}"
         cmake = find_tool("cmake")
         configure = [cmake, "--log-level=NOTICE", "-S", str(ROOT), "-B", str(build), "-G", "Ninja"]
         configure += [

@@ -20,7 +20,7 @@ def works(group: symmoe.Group) -> None:
 
 def lazy_negative(rank: int, world: int) -> None:
     with symmoe.init() as group:
-        negative = torch._neg_view(torch.ones(2 * world, 8))
+        negative = torch._neg_view(torch.ones(2 * world, 8))  # type: ignore[no-untyped-call]
         for call in (
             lambda: group.reduce_scatter(negative),
             lambda: group.all_gather(negative),

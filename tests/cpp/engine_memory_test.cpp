@@ -176,16 +176,21 @@ TEST(one_rank_without_memory_makes_all_fall_back) {
   }
 }
 
-TEST(a_cap_refuses_without_asking_anybody) {
+// acquire knows the answer by itself; reserve asks, in case the others gave other arguments.
+TEST(a_cap_refuses_the_same_on_all_ranks) {
   EngineConfig config = test_config();
   config.pool.max_buffer_bytes = 1000;
   ThreadGroup group(2, config);
-  Engine& alone = group.engine(0);
-  CHECK(alone.reserve({Role::kCombine}, 1, 1001, false).find("max_buffer_bytes=1000") !=
-        std::string::npos);
-  CHECK(alone.acquire(Role::kCombine, 0, 1001) == nullptr);
-  CHECK(alone.refusal().find("1001 bytes exceed") != std::string::npos);
-  group.run([](Engine& engine) { go_on(engine); });
+  CHECK(group.engine(0).acquire(Role::kCombine, 0, 1001) == nullptr);
+  CHECK(group.engine(0).refusal().find("1001 bytes exceed") != std::string::npos);
+  group.run([](Engine& engine) {
+    CHECK(engine.reserve({Role::kCombine}, 1, 1001, false).find("max_buffer_bytes=1000") !=
+          std::string::npos);
+    CHECK_THROWS_WITH(engine.reserve({Role::kCombine}, 1, engine.rank() == 0 ? 1001 : 900, false),
+                      Mismatch, "bytes=900");
+    CHECK(engine.reserve({Role::kCombine}, 1, 1000, false).empty());
+    go_on(engine);
+  });
 }
 
 TEST(different_reserves_are_a_mismatch_and_leave_nothing) {
