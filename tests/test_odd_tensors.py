@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -20,13 +22,14 @@ def works(group: symmoe.Group) -> None:
 
 def lazy_negative(rank: int, world: int) -> None:
     with symmoe.init() as group:
-        negative = torch._neg_view(torch.ones(2 * world, 8))  # type: ignore[no-untyped-call]
-        for call in (
+        negative = torch._neg_view(torch.ones(2 * world, 8))
+        calls: list[Callable[[], object]] = [
             lambda: group.reduce_scatter(negative),
             lambda: group.all_gather(negative),
             lambda: group.reduce_scatter(torch.ones(2 * world, 8), negative[:2]),
             lambda: symmoe.topk_reduce(negative[:, None], out=torch.empty(2 * world, 8)),
-        ):
+        ]
+        for call in calls:
             with pytest.raises(ValueError, match="lazy negative"):
                 call()
         works(group)
