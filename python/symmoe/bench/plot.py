@@ -118,7 +118,7 @@ def draw(rows: list[Row], file: Path, machine: dict[str, Any]) -> None:
         "topk": "Top-k sum",
     }[rows[0]["mode"]]
     height = figure.get_figheight()
-    figure.suptitle(f"{what} on {machine['cpus']} x {machine['processor']}", fontsize=12)
+    figure.suptitle(f"{what} on {machine['cpus']} processors, {machine['processor']}", fontsize=12)
     figure.legend(
         handles.values(), handles.keys(), loc="lower center", ncols=4, frameon=False, fontsize=9
     )
