@@ -90,6 +90,7 @@ def run_rank(rank: int, world: int, address: str, arguments: argparse.Namespace)
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world)
     with torch.no_grad(), symmoe.init() as group:
         demonstrate(group, arguments)
+    dist.barrier()  # nobody tears connections down that another rank still uses
     dist.destroy_process_group()
 
 

@@ -302,7 +302,6 @@ def test_a_peer_that_is_not_installed_is_named(
 
 
 def test_a_plot_is_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     from symmoe.bench.plot import draw
 
     rows = []

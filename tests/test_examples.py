@@ -14,7 +14,6 @@ EXAMPLE = ROOT / "examples" / "qwen3_moe_layer.py"
 WIDTHS = {"hidden": 128, "intermediate": 64, "experts": 8, "top-k": 3}
 SMALL = [f"--{name}={value}" for name, value in (WIDTHS | {"tokens": 60, "repeats": 3}).items()]
 
-pytest.importorskip("transformers")
 pytestmark = [pytest.mark.multi, pytest.mark.slow]
 
 
