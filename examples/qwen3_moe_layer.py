@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import argparse
 import functools
-import multiprocessing
 import os
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from multiprocessing.connection import wait
 
 import torch
 import torch.distributed as dist
 import transformers
 from checks import check_bits, check_combine, compare_with_whole
 from moe_layer import embeddings, layer_config
+from processes import run_ranks
 from split_layer import Dispatched, SplitLayer
 from torch import Tensor
 
@@ -58,30 +57,10 @@ def main() -> None:
         return
     tell(f"starting {world} processes")
     with tempfile.TemporaryDirectory() as folder:
-        failed = start_ranks(world, f"file://{folder}/rendezvous", arguments)
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        failed = run_ranks(run_rank, world, f"file://{folder}/rendezvous", arguments)
     if failed:
         sys.exit(f"failed: rank {', '.join(map(str, failed))}")
-
-
-def start_ranks(world: int, address: str, arguments: argparse.Namespace) -> list[int]:
-    """Runs `run_rank` in processes of this host and returns the ranks that failed."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    context = multiprocessing.get_context("spawn")
-    ranks = [
-        context.Process(target=run_rank, args=(rank, world, address, arguments))
-        for rank in range(world)
-    ]
-    for process in ranks:
-        process.start()
-    failed: list[int] = []
-    while not failed and any(process.is_alive() for process in ranks):
-        wait([process.sentinel for process in ranks if process.is_alive()])
-        failed = [rank for rank, process in enumerate(ranks) if process.exitcode]
-    for process in ranks:
-        if failed:  # the others would wait for it until they notice
-            process.terminate()
-        process.join()
-    return failed
 
 
 def run_rank(rank: int, world: int, address: str, arguments: argparse.Namespace) -> None:
@@ -90,7 +69,6 @@ def run_rank(rank: int, world: int, address: str, arguments: argparse.Namespace)
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world)
     with torch.no_grad(), symmoe.init() as group:
         demonstrate(group, arguments)
-    dist.barrier()  # nobody tears connections down that another rank still uses
     dist.destroy_process_group()
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import multiprocessing
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -52,3 +56,48 @@ def test_takes_the_processes_of_torchrun_and_one_has_no_tokens() -> None:
 def test_experts_that_cannot_be_split() -> None:
     with pytest.raises(AssertionError, match="8 experts cannot be split evenly over 3 processes"):
         run(str(EXAMPLE), "--processes", "3", *SMALL)
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The example's own module of that name."""
+    monkeypatch.syspath_prepend(str(EXAMPLE.parent))
+    return importlib.import_module("processes")
+
+
+@pytest.mark.timeout(30)
+def test_waiting_for_processes_ends_however_they_end(
+    processes: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the last ones end between two looks, which is seen by waiting late."""
+    wait = processes.wait
+
+    def late_wait(running: set[int]) -> list[int]:
+        assert running, "this would wait for ever"
+        time.sleep(0.05)
+        ended: list[int] = wait(running)
+        return ended
+
+    monkeypatch.setattr(processes, "wait", late_wait)
+    context = multiprocessing.get_context("fork")
+    for delays in ((0.0, 0.0), (0.0, 0.1), (0.0, 0.05), (0.1, 0.2, 0.2)):
+        ranks = [context.Process(target=time.sleep, args=(delay,)) for delay in delays]
+        for rank in ranks:
+            rank.start()
+            # However often it is asked, a process that has just ended may look alive once.
+            monkeypatch.setattr(rank, "is_alive", iter([True] + [False] * 99).__next__)
+        assert processes.wait_for(ranks) == []
+        monkeypatch.undo()
+        monkeypatch.setattr(processes, "wait", late_wait)
+        for rank in ranks:
+            rank.join()
+
+
+def test_ranks_that_fail_are_named(processes: ModuleType) -> None:
+    context = multiprocessing.get_context("fork")
+    ranks = [context.Process(target=sys.exit, args=(code,)) for code in (0, 3)]
+    for rank in ranks:
+        rank.start()
+    assert processes.wait_for(ranks) == [1]
+    for rank in ranks:
+        rank.join()

@@ -1,0 +1,38 @@
+"""Runs a function in several processes of this host, one per rank."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+
+def run_ranks(body: Callable[..., None], world: int, *args: Any) -> list[int]:
+    """Runs body(rank, world, *args) in `world` new processes and returns the ranks that failed.
+
+    As soon as one has failed the others are ended: they would wait for it.
+    """
+    context = multiprocessing.get_context("spawn")
+    ranks = [context.Process(target=body, args=(rank, world, *args)) for rank in range(world)]
+    for process in ranks:
+        process.start()
+    failed = wait_for(ranks)
+    for process in ranks:
+        if failed:
+            process.terminate()
+        process.join()
+    return failed
+
+
+def wait_for(processes: Sequence[BaseProcess]) -> list[int]:
+    """Returns when all have ended, or one has failed: the numbers of those that have."""
+    failed: list[int] = []
+    running: set[Any] = {process.sentinel for process in processes}
+    while running and not failed:
+        # Who still runs follows from what ended here. To ask the processes could leave nobody to
+        # wait for, if the last one ends just then, and such a wait has no end.
+        running.difference_update(wait(running))
+        failed = [rank for rank, process in enumerate(processes) if process.exitcode]
+    return failed
