@@ -84,8 +84,9 @@ def test_waiting_for_processes_ends_however_they_end(
         ranks = [context.Process(target=time.sleep, args=(delay,)) for delay in delays]
         for rank in ranks:
             rank.start()
-            # However often it is asked, a process that has just ended may look alive once.
-            monkeypatch.setattr(rank, "is_alive", iter([True] + [False] * 99).__next__)
+            # Whoever asks sees the last one end between two questions.
+            answers = iter([rank is ranks[-1]] + [False] * 99)
+            monkeypatch.setattr(rank, "is_alive", answers.__next__)
         assert processes.wait_for(ranks) == []
         monkeypatch.undo()
         monkeypatch.setattr(processes, "wait", late_wait)
