@@ -14,11 +14,11 @@ ARGS ?=
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
-CPP_FILES = $(shell find csrc tests/cpp bench -name '*.cpp' -o -name '*.h')
+CPP_FILES = $(shell find csrc tests/cpp tests/ptx bench -name '*.cpp' -o -name '*.h' -o -name '*.cu')
 TIDY_FILES = $(shell find csrc -name '*.cpp')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check check-house check-python check-cpp format bench core clean distclean
+.PHONY: help demo test check check-house check-python check-cpp check-device format bench gpu core clean distclean
 .SECONDARY:
 
 help:
@@ -26,6 +26,7 @@ help:
 	@echo 'make test    all tests: Python, several processes, C++ plain and under sanitizers'
 	@echo 'make check   formatting, linters, types, house rules'
 	@echo 'make bench   the full benchmark, beside oneCCL, Intel MPI and MPICH'
+	@echo 'make gpu     on a machine with GPUs: builds, tests and times with what is installed there'
 	@echo 'make core    compiles the core in place'
 	@echo 'make format  formats Python and C++ in place'
 	@echo 'make clean   removes what was built (distclean: the environment $(VENV) as well)'
@@ -38,7 +39,7 @@ demo: core $(STAMPS)/extra-demo
 	@mkdir -p build
 	$(BIN)/symmoe bench --quick --plot build/demo.png
 
-test: core $(STAMPS)/extra-test $(STAMPS)/extra-demo
+test: core $(STAMPS)/extra-test $(STAMPS)/extra-demo $(STAMPS)/cuda-toolchain $(STAMPS)/nccl
 	@echo '== tests'
 	$(BIN)/python -m pytest $(ARGS)
 
@@ -48,7 +49,11 @@ bench: core $(STAMPS)/extra-plot
 	@echo '== benchmark'
 	$(BIN)/symmoe bench $(ARGS)
 
-check: check-house check-python check-cpp
+# With the system's Python, torch, nvcc and NCCL: nothing is downloaded, no environment is made.
+gpu:
+	@$(PYTHON) tests/gpu/run.py $(ARGS)
+
+check: check-house check-python check-cpp check-device
 
 check-house: $(STAMPS)/venv
 	@echo '== house rules'
@@ -60,7 +65,7 @@ check-python: core $(STAMPS)/extra-dev $(STAMPS)/extra-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-check-cpp: $(STAMPS)/extra-dev
+check-cpp: $(STAMPS)/extra-dev $(STAMPS)/cuda-toolchain
 	@echo '== clang-format'
 	@$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
 	@PATH="$(abspath $(BIN)):$$PATH" cmake --log-level=NOTICE -S . -B build/check -G Ninja \
@@ -68,6 +73,10 @@ check-cpp: $(STAMPS)/extra-dev
 	@echo '== clang-tidy (about 2 minutes on 2 cores)'
 	@printf '%s\n' $(TIDY_FILES) | xargs -P $(JOBS) -n 1 $(BIN)/clang-tidy --quiet -p build/check \
 	  2>&1 | { grep -Ev '^[0-9]+ warnings? generated\.$$' || true; }
+
+check-device: $(STAMPS)/cuda-toolchain
+	@echo '== device kernels, compiled for every GPU (half a minute on 2 cores, once)'
+	@$(BIN)/python tools/check_device.py --brief
 
 format: $(STAMPS)/extra-dev
 	$(BIN)/ruff check --fix .
@@ -93,6 +102,19 @@ $(STAMPS)/build-tools: $(STAMPS)/venv
 	  | sort -V -C || $(PIP) install 'cmake>=3.25'
 	@touch $@
 
+# nvcc and its disassembler, where the machine has none; needs no GPU.
+$(STAMPS)/cuda-toolchain: tools/cuda_toolchain.py $(STAMPS)/venv
+	@echo '== CUDA tool chain'
+	@$(BIN)/python tools/cuda_toolchain.py --install
+	@touch $@
+
+# The real NCCL, which loads without a GPU: for tests. Not beside one that torch has brought, whose
+# files another package of NCCL would overwrite.
+$(STAMPS)/nccl: $(STAMPS)/torch
+	@ls -d $(VENV)/lib/python*/site-packages/nvidia/nccl >/dev/null 2>&1 || \
+	  { echo '== NCCL (216 MB)' && $(PIP) install --no-deps nvidia-nccl-cu13==2.30.7; }
+	@touch $@
+
 # First and by itself: a plain `torch` would take a build with CUDA, several GB.
 $(STAMPS)/torch: $(STAMPS)/venv
 	@echo '== $(TORCH)'
@@ -112,7 +134,7 @@ $(STAMPS)/extra-%: $(STAMPS)/package
 	@touch $@
 
 clean:
-	rm -rf build dist python/*.egg-info python/symmoe/_core*.so
+	rm -rf build dist python/*.egg-info python/symmoe/_core*.so python/symmoe/libsymmoe_*.so
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -path ./$(VENV) -prune -o -name __pycache__ -prune -exec rm -rf {} +
 

@@ -60,5 +60,17 @@ class CMakeBuild(build_ext):
         install = [cmake, "--install", str(build), "--prefix", str(target)]
         run_quietly([*install, "--component", "python"])
 
+    def copy_extensions_to_source(self) -> None:
+        """Copies the module into the source tree, with the libraries that it opens at run time."""
+        super().copy_extensions_to_source()
+        built = Path(self.build_lib) / "symmoe"
+        package = ROOT / "python" / "symmoe"
+        libraries = {path.name: path for path in built.glob("libsymmoe_*.so")}
+        for old in package.glob("libsymmoe_*.so"):
+            if old.name not in libraries:  # of a build with other options
+                old.unlink()
+        for name, path in libraries.items():
+            shutil.copy2(path, package / name)
+
 
 setup(ext_modules=[Extension("symmoe._core", sources=[])], cmdclass={"build_ext": CMakeBuild})

@@ -34,7 +34,7 @@ def wrong_tensors(group: symmoe.Group, call: Callable[..., Any]) -> None:
     """What no collective takes as input."""
     with refused(TypeError, "input must be a tensor, got list"):
         call([[1.0]])
-    with refused(ValueError, "meta", "no GPU path"):
+    with refused(ValueError, "meta", "the group is one of the CPU"):
         call(torch.ones(ROWS, HIDDEN, device="meta"))
     with refused(ValueError, "[rows, hidden]", "[4]"):
         call(torch.ones(ROWS))

@@ -65,6 +65,7 @@ def build_folder(kind: str) -> Path:
     folder = ROOT / "build" / f"cpp-{kind}"
     options = ["-DSYMMOE_PYTHON=OFF", "-DSYMMOE_TESTS=ON", *BUILD_OPTIONS[kind]]
     options.append(f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}")
+    options.append(f"-DPython_EXECUTABLE={sys.executable}")  # whose packages may have an nvcc
     build_step(tool("cmake"), "-S", str(ROOT), "-B", str(folder), "-G", "Ninja", *options)
     # A source that does not compile fails its own test only, so the result does not matter here.
     names = sorted({name for case_kind, name in CASES if case_kind == kind})

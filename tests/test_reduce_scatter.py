@@ -274,7 +274,6 @@ def many_shapes(rank: int, world: int) -> None:
     """More shapes than are remembered: the first view is forgotten, and as good as before."""
     with pytest.MonkeyPatch.context() as patch, symmoe.init() as group:
         patch.setattr(views, "MAX_VIEWS", 4)
-        patch.setattr(views, "MAX_LAYOUTS", 4)
         patch.setattr(arguments, "MAX_LAYOUTS", 4)
         group.reserve(64 * world, HIDDEN, torch.float32)
         first = acquired(group, world, torch.float32)

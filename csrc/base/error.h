@@ -50,6 +50,21 @@ struct Mismatch : Error {
   using Error::Error;
 };
 
+// A library or a feature is not there on this machine; the message says what was tried.
+struct Unavailable : Error {
+  using Error::Error;
+};
+
+// The device's runtime refused something.
+struct DeviceError : Error {
+  using Error::Error;
+};
+
+// NCCL refused something, or noticed a failure.
+struct NcclError : Error {
+  using Error::Error;
+};
+
 // The caller was told to stop while it waited (a signal). The binding knows what to raise.
 struct Interrupted : Error {
   using Error::Error;

@@ -2,6 +2,9 @@
 
 #include <pybind11/pybind11.h>
 
+#include <exception>
+#include <new>
+
 #include "bindings/bindings.h"
 
 namespace py = pybind11;
@@ -36,6 +39,12 @@ void translate(std::exception_ptr pointer) {  // NOLINT(performance-unnecessary-
     raise("MismatchError", error);
   } catch (const OutOfMemory& error) {
     raise("WindowMemoryError", error);
+  } catch (const Unavailable& error) {
+    raise("UnavailableError", error);
+  } catch (const DeviceError& error) {
+    raise("DeviceError", error);
+  } catch (const NcclError& error) {
+    raise("NcclError", error);
   } catch (const SystemError& error) {
     raise("SystemCallError", error);
   } catch (const Error& error) {
@@ -44,6 +53,22 @@ void translate(std::exception_ptr pointer) {  // NOLINT(performance-unnecessary-
 }
 
 }  // namespace
+
+void set_python_error() noexcept {
+  try {
+    try {
+      translate(std::current_exception());
+    } catch (py::error_already_set& error) {
+      error.restore();
+    } catch (const std::bad_alloc&) {
+      PyErr_NoMemory();
+    } catch (const std::exception& error) {
+      PyErr_SetString(PyExc_RuntimeError, error.what());
+    }
+  } catch (...) {
+    PyErr_SetString(PyExc_RuntimeError, "an error that has no name");
+  }
+}
 
 void bind_errors(py::module_&) { py::register_exception_translator(&translate); }
 

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "bindings/bindings.h"
-#include "collectives/shared_group.h"
+#include "bindings/group_handle.h"
 
 namespace py = pybind11;
 
@@ -41,58 +41,18 @@ void let_signals_in() {
   if (PyErr_CheckSignals() != 0) throw Interrupted("interrupted by a signal");
 }
 
-// What Python holds. The interpreter lock orders close() against the start of calls; a call that
-// runs keeps the group's memory through its own reference.
-class GroupHandle {
- public:
-  GroupHandle(int rank, int world, const std::vector<std::string>& addresses,
-              const std::string& token, ListenerHandle* listener, EngineConfig config) {
-    config.interrupt = &let_signals_in;
-    Listener own = listener == nullptr ? Listener() : listener->take();
-    const py::gil_scoped_release release;
-    group_ = std::make_shared<SharedGroup>(rank, world, addresses, token, std::move(own), config);
-  }
-  ~GroupHandle() { let_go(); }
-  GroupHandle(const GroupHandle&) = delete;
-  GroupHandle& operator=(const GroupHandle&) = delete;
-
-  // Runs `body(engine)` without the interpreter lock.
-  template <typename Body>
-  auto call(Body&& body) const {
-    return with_group([&](SharedGroup& group) { return body(group.engine()); });
-  }
-
-  // Runs `body(group)` without the interpreter lock.
-  template <typename Body>
-  auto with_group(Body&& body) const {
-    if (group_ == nullptr) throw Closed("the group is closed");
-    std::shared_ptr<SharedGroup> shared = group_;
-    const py::gil_scoped_release release;
-    // Behind `release`, so that it goes first: it may be the last one, and unmapping takes a while.
-    const std::shared_ptr<SharedGroup> group = std::move(shared);
-    return body(*group);
-  }
-
-  // Memory under live views stays.
-  void close() {
-    if (group_ == nullptr) return;
-    group_->engine().close();
-    let_go();
-  }
-
- private:
-  // group_ is empty before the interpreter lock is free: no call begins any more. By Python's own
-  // means, since a destructor calls this and pybind11's might throw.
-  void let_go() noexcept {
-    if (group_ == nullptr) return;
-    std::shared_ptr<SharedGroup> last = std::move(group_);
-    PyThreadState* const thread = PyEval_SaveThread();
-    last.reset();
-    PyEval_RestoreThread(thread);
-  }
-
-  std::shared_ptr<SharedGroup> group_;
-};
+std::unique_ptr<GroupHandle> make_group(int rank, int world,
+                                        const std::vector<std::string>& addresses,
+                                        const std::string& token, ListenerHandle* listener,
+                                        EngineConfig config) {
+  config.interrupt = &let_signals_in;
+  Listener own = listener == nullptr ? Listener() : listener->take();
+  auto handle = std::make_unique<GroupHandle>();
+  const py::gil_scoped_release release;
+  handle->hold(
+      std::make_shared<SharedGroup>(rank, world, addresses, token, std::move(own), config));
+  return handle;
+}
 
 Plan make_plan(int kind, int role, int lane, int dtype, int64_t hidden, int64_t rows,
                std::vector<int64_t> begins, std::vector<int64_t> counts, int rank,
@@ -275,7 +235,7 @@ void bind_group(py::module_& module) {
   py::class_<ListenerHandle>(module, "Listener")
       .def(py::init<>())
       .def_property_readonly("address", &ListenerHandle::address);
-  py::class_<Plan>(module, "Plan")
+  py::class_<Plan, std::shared_ptr<Plan>>(module, "Plan")
       .def(py::init(&make_plan), py::arg("kind"), py::arg("role"), py::arg("lane"),
            py::arg("dtype"), py::arg("hidden"), py::arg("rows"), py::arg("begins"),
            py::arg("counts"), py::arg("rank"), py::arg("text"))
@@ -283,10 +243,8 @@ void bind_group(py::module_& module) {
 
   py::class_<GroupHandle> group(module, "Group");
   group
-      .def(py::init<int, int, const std::vector<std::string>&, const std::string&, ListenerHandle*,
-                    const EngineConfig&>(),
-           py::arg("rank"), py::arg("world"), py::arg("addresses"), py::arg("token"),
-           py::arg("listener").none(true), py::arg("config"))
+      .def(py::init(&make_group), py::arg("rank"), py::arg("world"), py::arg("addresses"),
+           py::arg("token"), py::arg("listener").none(true), py::arg("config"))
       .def("check", [](GroupHandle& self) { self.call([](Engine& engine) { engine.check(); }); })
       .def("poison",
            [](GroupHandle& self, const std::string& reason) {

@@ -14,15 +14,15 @@
 namespace py = pybind11;
 
 namespace symmoe::bindings {
-namespace {
 
-// Rounded under the kernels' own mode: the caller's may flush a small scale to zero.
 float fp32_of(double value) {
   const kernels::FloatEnv env;
   const volatile double exact = value;  // volatile: not before the mode is set
   const volatile float rounded = static_cast<float>(exact);
   return rounded;
 }
+
+namespace {
 
 void topk_reduce(uintptr_t input, uintptr_t weights, uintptr_t index, uintptr_t output,
                  int64_t tokens, int64_t slots, int64_t hidden, int64_t pairs,

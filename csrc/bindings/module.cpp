@@ -24,6 +24,9 @@ PYBIND11_MODULE(_core, module) {
   bindings::bind_errors(module);
   bindings::bind_kernels(module);
   bindings::bind_group(module);
+  bindings::bind_device(module);
+  bindings::bind_device_group(module);
+  bindings::bind_known_calls(module);
   bindings::bind_measure(module);
 }
 

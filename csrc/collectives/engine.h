@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "collectives/combine.h"
 #include "collectives/control_block.h"
 #include "collectives/exchange.h"
 #include "collectives/peer_watch.h"
@@ -72,6 +73,10 @@ class Engine {
   // From any other memory of plan.input_bytes(). `output` may be the own rows of `input`.
   bool reduce_scatter_staged(const Plan& plan, const void* input, void* output, int threads);
   bool all_gather_staged(const Plan& plan, const void* input, void* output, int threads);
+  // acquire, top-k sum into the window, reduce_scatter. `plan` is the reduce_scatter's; `sum` needs
+  // no output. As `inputs` stands all memory that the sum reads.
+  Combined combine(const Plan& plan, kernels::TopkReduceArgs sum, const CombineInputs& inputs,
+                   void* output, int threads);
 
   // Barrier in front of a fallback; Mismatch on all ranks if `text` differs.
   void agree(Role role, int lane, const std::string& text);
@@ -115,6 +120,8 @@ class Engine {
   std::shared_ptr<Buffer> stage_for(const Plan& plan, size_t bytes);
   bool from_pool(const Operation& operation, const Plan& plan, Buffer& buffer, size_t offset,
                  void* output, int threads, std::atomic<uint64_t>& count);
+  bool from_taken(const Operation& operation, Exchange& exchange, const Plan& plan, Buffer& buffer,
+                  size_t offset, void* output, int threads, std::atomic<uint64_t>& count);
   bool from_memory(const Operation& operation, const Plan& plan, const void* input, void* output,
                    int threads, std::atomic<uint64_t>& count);
   bool exchange_rows(const Operation& operation, Exchange& exchange, const Plan& plan,

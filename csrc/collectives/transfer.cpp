@@ -69,6 +69,12 @@ bool Engine::from_pool(const Operation& operation, const Plan& plan, Buffer& buf
   require_usable(plan.operation());
   require_fit(operation, plan);
   Exchange exchange(endpoint(plan.role, plan.lane, plan.operation()), plan.operation());
+  return from_taken(operation, exchange, plan, buffer, offset, output, threads, count);
+}
+
+bool Engine::from_taken(const Operation& operation, Exchange& exchange, const Plan& plan,
+                        Buffer& buffer, size_t offset, void* output, int threads,
+                        std::atomic<uint64_t>& count) {
   const Posting posting = posting_from(plan, buffer, offset);
   require_output_outside(plan, output);
   return guarded([&] {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "windows/window.h"
 
@@ -29,13 +30,14 @@ struct Slot {
 };
 
 // One window in the pool.
-struct Buffer {
+struct Buffer : std::enable_shared_from_this<Buffer> {
   Window window;
   Slot slot;
   // Also looked at without the pool's lock or the lane's: by other lanes' threads, whose growth
   // trims the pool, and to refuse a second thread on the lane.
   std::atomic<bool> armed = false;       // acquired, and not reduced since: the caller may write it
   std::atomic<bool> retired = false;     // outgrown; never handed out again
+  bool condemned = false;                // about to be given back; under the pool's lock
   std::atomic<bool> pinned = false;      // a captured graph may write it
   std::atomic<uint32_t> last_epoch = 0;  // of its channel: the last call in which peers read it
 };

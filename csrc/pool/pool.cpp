@@ -27,6 +27,19 @@ size_t round_up(size_t bytes, size_t granularity) {
 
 }  // namespace
 
+PoolStats& PoolStats::operator+=(const PoolStats& other) {
+  live_bytes += other.live_bytes;
+  stage_bytes += other.stage_bytes;
+  retired_bytes += other.retired_bytes;
+  view_bytes += other.view_bytes;
+  viewed_bytes += other.viewed_bytes;
+  pinned_bytes += other.pinned_bytes;
+  peak_bytes += other.peak_bytes;
+  growths += other.growths;
+  buffers += other.buffers;
+  return *this;
+}
+
 Pool::Pool(WindowSource* source, PoolConfig config, Settled settled)
     : source_(source), config_(config), settled_(std::move(settled)) {}
 
@@ -64,7 +77,7 @@ std::shared_ptr<Buffer> Pool::get(const Slot& slot, size_t bytes) {
     if (current != nullptr && current->window.bytes >= bytes) return shared_locked(current);
     capacity = capacity_for(bytes, current == nullptr ? 0 : current->window.bytes);
   }
-  trim();
+  if (config_.trims_on_growth) trim();
   auto grown = std::make_shared<Buffer>();
   grown->slot = slot;
   grown->window = source_->create(capacity);
@@ -128,25 +141,62 @@ void Pool::limit(size_t bytes, const std::string& reason) {
   limit_reason_ = reason;
 }
 
-void Pool::trim() {
-  uint32_t behind = 0;
-  while (const std::shared_ptr<Buffer> last = take_unneeded(behind)) {
-    behind = last->window.ordinal;
-    source_->drop(last->window);  // forgotten by now: the announcement may throw
+std::vector<uint32_t> Pool::condemn() {
+  const std::lock_guard lock(mutex_);
+  std::vector<uint32_t> ordinals;
+  for (const auto& buffer : buffers_) {
+    if (!buffer->retired || buffer->pinned || buffer->condemned) continue;
+    if (!is_at_rest(buffer) || !settled_(*buffer)) continue;
+    buffer->condemned = true;
+    ordinals.push_back(buffer->window.ordinal);
+  }
+  return ordinals;
+}
+
+void Pool::release(const std::vector<uint32_t>& condemned, const std::vector<uint32_t>& agreed) {
+  for (const uint32_t ordinal : condemned) {
+    const bool goes = std::find(agreed.begin(), agreed.end(), ordinal) != agreed.end();
+    const std::shared_ptr<Buffer> taken = goes ? take(ordinal) : nullptr;
+    if (taken != nullptr) source_->drop(taken->window);  // forgotten by now: it may throw
+  }
+  const std::lock_guard lock(mutex_);
+  for (const auto& buffer : buffers_) {
+    const uint32_t ordinal = buffer->window.ordinal;
+    const bool mine = std::find(condemned.begin(), condemned.end(), ordinal) != condemned.end();
+    if (mine) buffer->condemned = false;
   }
 }
 
-// The first retired buffer with an ordinal beyond `behind` that nothing holds; the pool forgets it.
-std::shared_ptr<Buffer> Pool::take_unneeded(uint32_t behind) {
+// The pool forgets it.
+std::shared_ptr<Buffer> Pool::take(uint32_t ordinal) {
   const std::lock_guard lock(mutex_);
   const auto found = std::find_if(buffers_.begin(), buffers_.end(), [&](const auto& buffer) {
-    return buffer->window.ordinal > behind && buffer->retired && !buffer->pinned &&
-           is_at_rest(buffer) && settled_(*buffer);
+    return buffer->window.ordinal == ordinal;
   });
   if (found == buffers_.end()) return nullptr;
   std::shared_ptr<Buffer> taken = std::move(*found);
   buffers_.erase(found);
   return taken;
+}
+
+void Pool::trim() {
+  const std::vector<uint32_t> condemned = condemn();
+  release(condemned, condemned);
+}
+
+void Pool::retire_all() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& buffer : buffers_) buffer->retired = true;
+  current_.fill(nullptr);
+}
+
+std::vector<std::pair<Slot, size_t>> Pool::sizes() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::pair<Slot, size_t>> sizes;
+  for (const auto& buffer : buffers_) {
+    if (!buffer->retired) sizes.emplace_back(buffer->slot, buffer->window.bytes);
+  }
+  return sizes;
 }
 
 void Pool::unpin_all() {
@@ -158,6 +208,7 @@ std::shared_ptr<Buffer> Pool::find(const std::byte* address, size_t* offset) con
   const std::lock_guard lock(mutex_);
   for (const auto& buffer : buffers_) {
     const Window& window = buffer->window;
+    if (buffer->condemned) continue;  // there is no view of it
     if (address < window.base || address >= window.base + window.bytes) continue;
     *offset = static_cast<size_t>(address - window.base);
     return buffer;
@@ -182,6 +233,7 @@ PoolStats Pool::stats() const {
   for (const auto& buffer : buffers_) {
     const size_t bytes = buffer->window.bytes;
     if (buffer->pinned) stats.pinned_bytes += bytes;
+    if (buffer.use_count() > kOwnReferences) stats.viewed_bytes += bytes;
     if (buffer->retired) {
       stats.retired_bytes += bytes;
       if (buffer.use_count() > kOwnReferences) stats.view_bytes += bytes;

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "pool/buffer.h"
@@ -18,6 +19,9 @@ namespace symmoe {
 struct PoolConfig {
   size_t granularity = size_t{2} << 20;
   size_t max_buffer_bytes = 0;  // cap of one buffer; 0: none
+  // Whether growth gives back by itself what nothing needs any more. Not where all ranks have to
+  // agree on it first.
+  bool trims_on_growth = true;
 };
 
 // Bytes of this rank's windows. "At rest" (nothing pinned, no views of retired buffers, after a
@@ -27,10 +31,14 @@ struct PoolStats {
   size_t stage_bytes = 0;    // the part of live_bytes that only staging uses
   size_t retired_bytes = 0;  // outgrown, not given back yet
   size_t view_bytes = 0;     // the part of retired_bytes that live views hold
+  size_t viewed_bytes = 0;   // live or retired, held by views
   size_t pinned_bytes = 0;   // live or retired, held for graphs
   size_t peak_bytes = 0;     // largest live + retired so far
   size_t growths = 0;        // buffers that replaced a smaller one
   size_t buffers = 0;
+
+  // Of two pools together; peaks are added, as if they had been at the same time.
+  PoolStats& operator+=(const PoolStats& other);
 };
 
 // The buffers of one rank. A shared_ptr outside the pool (a tensor view) keeps a buffer's memory.
@@ -68,6 +76,18 @@ class Pool {
 
   // Gives back retired buffers that nothing holds any more, in ordinal order.
   void trim();
+  // The two halves of trim, for ranks that have to agree in between. condemn: the ordinals of what
+  // could be given back, in order; from then on nobody gets a reference to these. release: gives
+  // back, in ordinal order, those of the condemned ones that were agreed on; the others stay.
+  std::vector<uint32_t> condemn();
+  void release(const std::vector<uint32_t>& condemned, const std::vector<uint32_t>& agreed);
+
+  // Takes every slot's buffer out of use, as if it had been outgrown. For one thread at a time,
+  // with no slot in use.
+  void retire_all();
+
+  // The slots that have a buffer, and its bytes, in ordinal order.
+  std::vector<std::pair<Slot, size_t>> sizes() const;
 
   void unpin_all();
 
@@ -83,7 +103,7 @@ class Pool {
   size_t capacity_for(size_t bytes, size_t old_bytes) const;
   std::shared_ptr<Buffer> shared_locked(const Buffer* buffer) const;
   void insert_locked(const std::shared_ptr<Buffer>& buffer);
-  std::shared_ptr<Buffer> take_unneeded(uint32_t behind);
+  std::shared_ptr<Buffer> take(uint32_t ordinal);
 
   WindowSource* source_;
   PoolConfig config_;

@@ -3,8 +3,10 @@
 Errors: ValueError for input; everything else is a class of symmoe.errors.
 """
 
-from collections.abc import Sequence
-from typing import Final, final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, final
+
+import torch
 
 from . import _measure_stub
 
@@ -176,3 +178,188 @@ class Group:
         """
     def close(self) -> None:
         """Idempotent, local. Memory under live views stays until they go."""
+
+@final
+class DeviceGroupConfig:
+    """What a group of devices is made from; all ranks give the same values, but for ordinal."""
+
+    back_end: str
+    ordinal: int
+    allow_unsafe_nccl: bool
+    no_windows: str
+    pids: list[int]
+    def __init__(self) -> None: ...
+    def set_borrowed(self, comm: int) -> None: ...
+    def set_nccl(self, setting: str, wheels: Sequence[str]) -> None: ...
+    def set_pool(self, granularity: int, max_buffer_bytes: int) -> None: ...
+    def set_waits(self, deadline_ns: int, look_ns: int) -> None: ...
+    def set_check(self, check: bool) -> None: ...
+    def set_tuning(self, lines: Sequence[tuple[int, int, int, float]]) -> None: ...
+
+@final
+class DevicePlan:
+    """A Plan with the path that a group of devices chose for it."""
+
+    def __init__(self, plan: Plan) -> None: ...
+    @property
+    def text(self) -> str: ...
+
+@final
+class PreparedCall:
+    """A reduce_scatter from a window's beginning, made ready by `DeviceGroup.prepare`."""
+
+    def __call__(self, output: int, stream: int, deterministic: bool, /) -> bool: ...
+
+@final
+class Stream:
+    @property
+    def handle(self) -> int: ...
+
+@final
+class Device:
+    """A device without a group. Errors: symmoe.errors.UnavailableError if it cannot be opened."""
+
+    def __init__(self, back_end: str, ordinal: int) -> None: ...
+    @property
+    def properties(self) -> dict[str, Any]: ...
+    def check(self) -> None: ...
+    def make_stream(self) -> Stream: ...
+    def synchronize(self, stream: int) -> None: ...
+    def topk_reduce(
+        self,
+        input: int,
+        weights: int,
+        index: int,
+        output: int,
+        tokens: int,
+        slots: int,
+        hidden: int,
+        pairs: int,
+        scale: float | None,
+        input_type: int,
+        output_type: int,
+        weights_type: int,
+        index_is_64bit: bool,
+        stream: int,
+    ) -> None: ...
+
+def nccl_description(setting: str, wheels: Sequence[str], allow_unsafe: bool) -> dict[str, str]: ...
+
+@final
+class DeviceGroup:
+    """One rank of a group of devices. `gather(topic, text)` gives every rank's text."""
+
+    def __init__(
+        self,
+        rank: int,
+        world: int,
+        config: DeviceGroupConfig,
+        gather: Callable[[str, str], list[str]],
+    ) -> None: ...
+    def prepare(self, plan: DevicePlan, buffer: Buffer) -> PreparedCall: ...
+    def run(
+        self,
+        plan: DevicePlan,
+        buffer: Buffer,
+        offset: int,
+        output: int,
+        stream: int,
+        deterministic: bool,
+    ) -> bool: ...
+    def run_from(
+        self, plan: DevicePlan, input: int, output: int, stream: int, deterministic: bool
+    ) -> bool: ...
+    def topk_reduce(
+        self,
+        input: int,
+        weights: int,
+        index: int,
+        output: int,
+        tokens: int,
+        slots: int,
+        hidden: int,
+        pairs: int,
+        scale: float | None,
+        input_type: int,
+        output_type: int,
+        weights_type: int,
+        index_is_64bit: bool,
+        stream: int,
+    ) -> None: ...
+    def explain(
+        self, plan: DevicePlan, deterministic: bool
+    ) -> list[tuple[str, str, float, bool]]: ...
+    def acquire(self, role: int, lane: int, nbytes: int, stream: int) -> Buffer | None: ...
+    def rearm(self, buffer: Buffer, stream: int) -> bool: ...
+    def refusal(self) -> str: ...
+    def find(self, address: int) -> tuple[Buffer, int] | None: ...
+    def overlaps(self, address: int, nbytes: int) -> bool: ...
+    def reserve(self, roles: Sequence[int], lanes: int, nbytes: int, pin: bool) -> str: ...
+    def retain(self, buffer: Buffer) -> None: ...
+    def release_graphs(self) -> None: ...
+    def trim(self) -> None: ...
+    def suspend(self) -> None: ...
+    def resume(self) -> None: ...
+    def describe(self) -> dict[str, Any]: ...
+    def check(self) -> None: ...
+    def poison(self, reason: str) -> None: ...
+    def stats(self) -> dict[str, int]: ...
+    def close(self) -> None: ...
+
+@final
+class KnownCalls:
+    """A group's calls that were checked once in Python and have the same form every time.
+
+    The three functions are plain C functions: they take their arguments by position, as the user
+    gave them, and release the interpreter lock while they run. They give the output; None if the
+    call is not known or anything about it is unusual (nothing was done: take the long way); False
+    if some rank has no window (all ranks must take their fallback together now).
+    """
+
+    def __init__(self, group: Group, tensor_type: type[torch.Tensor]) -> None: ...
+    def remember(
+        self,
+        plan: Plan,
+        input: torch.Tensor,
+        sizes: object,
+        padded_to: object,
+        new_output: Callable[[], torch.Tensor],
+    ) -> None:
+        """From now on such a reduce_scatter or all_gather is known, whatever the plan is of.
+
+        The arguments are those of a call that was right. Nothing is remembered where the tensor
+        cannot be read in C (a subclass; a torch without DLPack's table of functions).
+        """
+    def remember_combine(
+        self,
+        plan: Plan,
+        expert_out: torch.Tensor,
+        weights: torch.Tensor | None,
+        index: torch.Tensor | None,
+        slots: int,
+        pairs: int,
+        weights_type: int,
+        index_is_64bit: bool,
+        sizes: object,
+        padded_to: object,
+        new_output: Callable[[], torch.Tensor],
+    ) -> None:
+        """The same for combine; `plan` is its reduce_scatter's."""
+    def remember_window(
+        self, buffer: Buffer, tensor: torch.Tensor
+    ) -> Callable[[], torch.Tensor | None] | None:
+        """What acquires a window once more: Group.rearm, and the tensor if it is as it was.
+
+        None where the tensor cannot be read in C.
+        """
+    def forget(self) -> None:
+        """No call is known any more."""
+    @property
+    def reduce_scatter(self) -> Callable[..., torch.Tensor | bool | None]:
+        """(input, out, sizes, padded_to, lane, stream, threads, cores)."""
+    @property
+    def all_gather(self) -> Callable[..., torch.Tensor | bool | None]:
+        """As reduce_scatter."""
+    @property
+    def combine(self) -> Callable[..., torch.Tensor | bool | None]:
+        """(expert_out, weights, out, index, scale, sizes, padded_to, lane, stream, ...)."""

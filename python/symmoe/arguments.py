@@ -22,7 +22,9 @@ from .plans import (
     make_layout,
     sizes_key,
 )
-from .views import MAX_LAYOUTS, View, ViewCache
+from .views import Slot, ViewCache
+
+MAX_LAYOUTS = 512
 
 
 class Arguments:
@@ -36,9 +38,8 @@ class Arguments:
     __slots__ = (
         "_by_key",
         "_checks",
-        "_combine_views",
         "_core",
-        "_dispatch_views",
+        "_known",
         "_layouts",
         "_views",
         "_where",
@@ -55,11 +56,9 @@ class Arguments:
         self._core = core
         self._checks = checks
         self._layouts: dict[Any, Layout] = {}
-        # With checks on, every call goes the long way.
-        self._views = ViewCache(("combine", "dispatch"), find_by_id=not checks)
+        self._known = None if core is None else _core.KnownCalls(core, torch.Tensor)
+        self._views = ViewCache(core, self._known)
         self._by_key = self._views.by_key
-        self._combine_views = self._views.by_id["combine"]
-        self._dispatch_views = self._views.by_id["dispatch"]
 
     def _sizes_key(self, operation: str, sizes: Sizes) -> int | tuple[int, ...] | None:
         """sizes_key with the operation's name; once per call: some sizes can be read only once."""
@@ -94,20 +93,6 @@ class Arguments:
             self._layouts[key] = layout
         return layout
 
-    def _view_layout(
-        self, view: View, operation: str, sizes: Sizes, padded_to: int | None
-    ) -> Layout:
-        """The layout of a call on a view; remembered there."""
-        key = self._sizes_key(operation, sizes)
-        layout = self._layout(operation, view.shape, view.dtype, key, padded_to, view.lane)
-        if key is None and padded_to is None:
-            view.even = layout
-        else:
-            if len(view.layouts) >= MAX_LAYOUTS:
-                view.layouts.clear()
-            view.layouts[key, None if padded_to is None else int(padded_to)] = layout
-        return layout
-
     def _prepare(
         self,
         operation: str,
@@ -132,6 +117,7 @@ class Arguments:
         address, target = tensor.data_ptr(), out.data_ptr()
         if target + layout.out_bytes <= address or address + layout.in_bytes <= target:
             return layout, False
+        self._require_outside(layout, out)
         return layout, check_overlap(self._where[operation], tensor, out, layout)
 
     def _check_output(self, layout: Layout, out: torch.Tensor, core_refuses: bool = True) -> None:
@@ -150,11 +136,17 @@ class Arguments:
             return
         where = self._where[layout.operation]
         check_output(where, out, layout.dtype, layout.out_shape)
-        if core_refuses or self._core is None or not layout.out_bytes:
+        if not core_refuses:
+            self._require_outside(layout, out)
+
+    def _require_outside(self, layout: Layout, out: torch.Tensor) -> None:
+        """Raises ValueError if the call's result would lie in a window."""
+        if self._core is None or not layout.out_bytes:
             return
         if self._core.overlaps(out.data_ptr(), layout.out_bytes):
             raise ValueError(
-                f"{where}: out overlaps a window; it must be the caller's memory ({layout.text})"
+                f"{self._where[layout.operation]}: out overlaps a window; it must be the caller's "
+                f"memory ({layout.text})"
             )
 
     def _prepare_combine(
@@ -187,6 +179,18 @@ class Arguments:
             topk.check_apart(where, terms, out.data_ptr(), layout.out_bytes)
         return terms, layout
 
+    def _window_of(self, layout: Layout, tensor: torch.Tensor) -> tuple[_core.Buffer, int] | None:
+        """The window that a call's input lies in, and where in it; None if it is in none."""
+        if self._core is None or layout.plan is None:
+            return None
+        if layout.in_bytes:
+            return self._core.find(tensor.data_ptr())
+        # Without rows there is no address to go by, only the tensor that acquire gave.
+        view = self._views.by_id.get(id(tensor))
+        if view is None or view.slot != _slot_of(layout) or not view.is_intact():
+            return None
+        return view.buffer, 0
+
     # --- what the core would refuse, for explain ------------------------------------------------
 
     def _in_window(self, layout: Layout, tensor: torch.Tensor) -> bool:
@@ -195,17 +199,10 @@ class Arguments:
         Raises:
             ValueError: In one for something else.
         """
-        if self._core is None or layout.plan is None:
-            return False
-        reducing = layout.operation == REDUCE_SCATTER
-        if not layout.in_bytes:
-            views = self._combine_views if reducing else self._dispatch_views
-            view = views.get(id(tensor))
-            return view is not None and view.lane == layout.lane and view.is_intact()
-        found = self._core.find(tensor.data_ptr())
+        found = self._window_of(layout, tensor)
         if found is None:
             return False
-        wanted = ("combine" if reducing else "dispatch", layout.lane)
+        wanted = _slot_of(layout)
         slot = self._views.slot_of(found[0])
         if slot is not None and slot != wanted:
             raise ValueError(
@@ -219,3 +216,8 @@ class Arguments:
         window = self._views.current("combine", layout.lane)
         if window is not None and not window.retired and window.bytes >= layout.in_bytes:
             topk.check_apart(self._where["combine"], terms, window.address, layout.in_bytes)
+
+
+def _slot_of(layout: Layout) -> Slot:
+    """What a window must have been acquired for to be a call's input."""
+    return "combine" if layout.operation == REDUCE_SCATTER else "dispatch", layout.lane

@@ -12,15 +12,21 @@ import secrets
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import overload
 
+import torch
 import torch.distributed as dist
 
 from . import _core, cores
 from ._version import __version__
 from .config import Config
+from .device.bootstrap import make_group, tuning_digest
+from .device.cuda import CudaPlace
+from .device.group import DeviceGroup
 from .errors import MismatchError, PeerLostError, SymmoeError
 from .exchange import Exchange, open_exchange
 from .group import Group
+from .places import CPU, DevicePlace
 
 TOKEN_BYTES = 32
 
@@ -40,19 +46,49 @@ class _Card:
     trouble: str  # why it has none
     fault: str  # what is wrong with its environment; empty if nothing
     token: str  # rank 0's counts
+    place: str  # the kind of memory that the tensors will be in
+    tuning: str  # stands for the tuning table's lines
 
 
-def init(process_group: dist.ProcessGroup | None = None, config: Config | None = None) -> Group:
+@overload
+def init(
+    process_group: dist.ProcessGroup | None = None,
+    config: Config | None = None,
+    *,
+    comm_ptr: None = None,
+    device: None = None,
+) -> Group: ...
+@overload
+def init(
+    process_group: dist.ProcessGroup | None = None,
+    config: Config | None = None,
+    *,
+    comm_ptr: int | None = None,
+    device: torch.device | str | None = None,
+) -> Group | DeviceGroup: ...
+def init(
+    process_group: dist.ProcessGroup | None = None,
+    config: Config | None = None,
+    *,
+    comm_ptr: int | None = None,
+    device: torch.device | str | None = None,
+) -> Group | DeviceGroup:
     """Makes a group of the ranks of a process group. Collective.
 
     Args:
-        process_group: A torch.distributed process group that can serve CPU tensors (gloo). None:
-            the default one, or a world of one where torch.distributed is not initialised.
+        process_group: A torch.distributed process group. None: the default one, or a world of one
+            where torch.distributed is not initialised.
         config: Settings, the same on all ranks. None: those of the SYMMOE_* variables.
+        comm_ptr: On GPUs, an ncclComm_t of the same ranks to work with, such as that of vLLM's
+            PyNcclCommunicator. It stays the caller's, and has to outlive the group. None: the group
+            makes one of its own.
+        device: Where the tensors will be: "cpu", "cuda", "cuda:1". None: "cuda" if the process
+            group serves CUDA tensors or `comm_ptr` is given, else "cpu".
 
     Returns:
-        The group; also a context manager. Where windows cannot work (ranks on several hosts, say)
-        it works through the process group; `Group.explain` gives the reason.
+        The group; also a context manager. On GPUs it is a DeviceGroup, which has Group's methods.
+        Where windows cannot work (ranks on several hosts, say) it works without; `explain` gives
+        the reason.
 
     Raises:
         ValueError: This process is not in `process_group`; or a SYMMOE_* variable is malformed, or
@@ -69,37 +105,118 @@ def init(process_group: dist.ProcessGroup | None = None, config: Config | None =
         process_group = dist.group.WORLD
     if process_group is not None and dist.get_rank(process_group) < 0:
         raise ValueError("init: this process is not a member of process_group")
-    rank = 0 if process_group is None else process_group.rank()
-    world = 1 if process_group is None else process_group.size()
+    place = _place_for(process_group, comm_ptr, device)
+    if place is not None:
+        return init_device(place, process_group, config, comm_ptr)
 
-    settings, fault = _settings(config)
-    exchange = open_exchange(process_group, settings.timeout)
-    listener, card = _introduce(settings, fault, rank, world)
-    texts = exchange.gather("card", json.dumps(asdict(card)))
-    try:
-        cards = _read(texts, rank)
-    except (ValueError, MismatchError):
-        exchange.finish()
-        raise
-
-    neighbours = [other for other, it in enumerate(cards) if it.host == card.host]
+    ranks, listener = _meet(process_group, config, CPU.name)
+    settings, cards, rank = ranks.settings, ranks.cards, ranks.rank
+    neighbours = [other for other, it in enumerate(cards) if it.host == cards[rank].host]
     share = cores.own_share(
-        card.affinity, [cards[other].affinity for other in neighbours], neighbours.index(rank)
+        cards[rank].affinity,
+        [cards[other].affinity for other in neighbours],
+        neighbours.index(rank),
     )
     claim = cores.Claim(share, settings.pin)
     try:
         reason, failed = _obstacle(settings, cards)
         core = None
         if not reason:
-            core, reason = _open_windows(settings, rank, cards, listener, exchange)
+            core, reason = _open_windows(settings, rank, cards, listener, ranks.exchange)
             failed = bool(reason)
-        exchange.finish()
+        ranks.exchange.finish()
         if failed:
             text = f"init on rank {rank}: no windows, calls use the process group: {reason}"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
-        return Group(core, process_group, rank, world, settings, claim, reason)
+        return Group(core, process_group, rank, len(cards), settings, claim, reason)
     except BaseException:
         claim.release()
+        raise
+
+
+def _place_for(
+    process_group: dist.ProcessGroup | None, comm_ptr: int | None, device: torch.device | str | None
+) -> CudaPlace | None:
+    """The GPU to work on; None: the CPU."""
+    if device is None:
+        served = [] if process_group is None else process_group._device_types
+        on_gpu = torch.device("cuda") in served and torch.cuda.is_available()
+        device = "cuda" if comm_ptr or on_gpu else "cpu"
+    chosen = torch.device(device)
+    if chosen.type == "cpu":
+        if comm_ptr:
+            raise ValueError("init: comm_ptr is an NCCL communicator; the device must be a GPU")
+        return None
+    if chosen.type != "cuda":
+        raise ValueError(f"init: device must be cpu or cuda, got {chosen}")
+    return CudaPlace(torch.cuda.current_device() if chosen.index is None else chosen.index)
+
+
+def init_device(
+    place: DevicePlace,
+    process_group: dist.ProcessGroup | None,
+    config: Config | None,
+    comm_ptr: int | None = None,
+    nccl: str | None = None,
+) -> DeviceGroup:
+    """`init` for tensors in `place`; `nccl`: path of the library, None: where it usually is."""
+    ranks, _ = _meet(process_group, config, place.kind)
+    cards, rank, settings = ranks.cards, ranks.rank, ranks.settings
+    no_windows = ""
+    if not settings.windows:
+        no_windows = "windows are turned off (Config.windows, SYMMOE_WINDOWS)"
+    mine = cards[rank]
+    seen = [
+        it.pid if mine.pid_space and (it.host, it.pid_space) == (mine.host, mine.pid_space) else 0
+        for it in cards
+    ]
+    group = make_group(
+        place,
+        process_group,
+        rank,
+        len(cards),
+        settings,
+        ranks.exchange,
+        lambda: _look_for_ended(cards, rank),
+        seen,
+        no_windows,
+        comm_ptr,
+        nccl,
+    )
+    ranks.exchange.operation = "group"
+    return group
+
+
+@dataclass(frozen=True)
+class _Ranks:
+    """What ranks know of each other once they have met."""
+
+    settings: Config
+    cards: list[_Card]
+    rank: int
+    exchange: Exchange
+
+
+def _meet(
+    process_group: dist.ProcessGroup | None, config: Config | None, place: str
+) -> tuple[_Ranks, _core.Listener | None]:
+    """Collects all ranks' cards. Collective."""
+    rank = 0 if process_group is None else process_group.rank()
+    world = 1 if process_group is None else process_group.size()
+    settings, fault = _settings(config)
+    tuning = ""
+    if place != CPU.name:
+        try:
+            tuning = tuning_digest(settings.tuning, world, place)
+        except ValueError as error:
+            fault = fault or str(error)
+    exchange = open_exchange(process_group, settings.timeout)
+    listener, card = _introduce(settings, fault, rank, world, place, tuning)
+    texts = exchange.gather("card", json.dumps(asdict(card)))
+    try:
+        return _Ranks(settings, _read(texts, rank), rank, exchange), listener
+    except (ValueError, MismatchError):
+        exchange.finish()
         raise
 
 
@@ -122,11 +239,11 @@ def _settings(config: Config | None) -> tuple[Config, str]:
 
 
 def _introduce(
-    config: Config, fault: str, rank: int, world: int
+    config: Config, fault: str, rank: int, world: int, place: str, tuning: str
 ) -> tuple[_core.Listener | None, _Card]:
     listener = None
     trouble = ""
-    if config.windows and 1 < world <= _core.MAX_RANKS:
+    if place == CPU.name and config.windows and 1 < world <= _core.MAX_RANKS:
         try:
             listener = _core.Listener()
         except SymmoeError as error:
@@ -143,6 +260,8 @@ def _introduce(
         trouble=trouble,
         fault=fault,
         token=secrets.token_hex(TOKEN_BYTES) if rank == 0 else "",
+        place=place,
+        tuning=tuning,
     )
     return listener, card
 
@@ -194,6 +313,11 @@ def _read(texts: list[str], rank: int) -> list[_Card]:
                 f"{where}: settings differ: rank 0 has {first['config']}; "
                 f"rank {other} has {it['config']}"
             )
+        for name in ("place", "tuning"):
+            if it[name] != first[name]:
+                raise MismatchError(
+                    f"{where}: {name} differs: rank 0 has {first[name]}, rank {other} {it[name]}"
+                )
     return [_Card(**it) for it in fields]
 
 

@@ -1,18 +1,21 @@
 """How a group's calls run once their arguments are there: checks, window paths, fallback.
 
-`Group` adds the public methods, and the short cut for tensors that it handed out itself.
+Calls that were made before in the same form take the core's short way (`_core.KnownCalls`), which
+looks at the arguments itself; all others, and all wrong ones, come here.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, get_num_threads
+from torch import get_num_threads
 
 from . import _core, fallback, messages
 from .arguments import Arguments
@@ -21,7 +24,14 @@ from .cores import Claim
 from .decision import PROCESS_GROUP, STAGED, Shortage, choose
 from .errors import ClosedError, MismatchError, PoisonedError, SymmoeError
 from .plans import ALL_GATHER, REDUCE_SCATTER, Layout, Sizes
-from .views import View
+from .topk import Terms
+
+# A call's output; None: not a known call, nothing was done; False: some rank has no window.
+Known: TypeAlias = "torch.Tensor | bool | None"
+
+
+def _unknown(*_given: object) -> None:
+    """In place of the core's known calls, where there can be none."""
 
 
 class Calls(Arguments):
@@ -37,10 +47,12 @@ class Calls(Arguments):
         "_cap",
         "_cap_reason",
         "_closed",
-        "_core_rearm",
         "_cores",
         "_failure",
         "_fallbacks",
+        "_known_all_gather",
+        "_known_combine",
+        "_known_reduce_scatter",
         "_obstacle",
         "_pid",
         "_process_group",
@@ -71,8 +83,13 @@ class Calls(Arguments):
         self._failure = ""  # of the process group, where no core remembers it
         self._fallbacks = 0
         self._pid = os.getpid()
-        if core is not None:
-            self._core_rearm = core.rearm
+        self._known_reduce_scatter: Callable[..., Known] = _unknown
+        self._known_all_gather: Callable[..., Known] = _unknown
+        self._known_combine: Callable[..., Known] = _unknown
+        if self._known is not None and not self._checks:  # with checks, ranks compare them first
+            self._known_reduce_scatter = self._known.reduce_scatter
+            self._known_all_gather = self._known.all_gather
+            self._known_combine = self._known.combine
 
     def _require_usable(self, operation: str) -> None:
         """Raises ClosedError or PoisonedError if no call can be made any more.
@@ -137,8 +154,9 @@ class Calls(Arguments):
         lane: int,
         deterministic: bool,
         stream: object | None,
+        known: Known,
     ) -> torch.Tensor:
-        """A collective on any tensor."""
+        """A collective the long way; `known` is what the short way gave, if not its output."""
         if self._core is None or self._closed:
             self._require_usable(operation)
         try:
@@ -147,70 +165,39 @@ class Calls(Arguments):
             if self._checks:
                 self._report(lane, error)
             raise
-        if not self._checks:
-            return self._collect(layout, tensor, out, in_place, deterministic)
-        self._compare(layout.lane, text_of(layout, deterministic))
+        if self._checks:
+            self._compare(layout.lane, text_of(layout, deterministic))
         try:
-            return self._collect(layout, tensor, out, in_place, deterministic)
+            out = self._collect(layout, tensor, out, in_place, deterministic, known)
         except ValueError as error:
-            self._report_late(layout, error)
+            if self._checks:
+                self._report_late(layout, error)
             raise
+        if self._known and not self._checks and layout.plan and layout.in_bytes and not in_place:
+            self._known.remember(layout.plan, tensor, sizes, padded_to, _maker_of(layout))
+        return out
 
-    def _call_on_view(
+    def _remember_combine(
         self,
-        view: View,
-        operation: str,
-        out: torch.Tensor | None,
+        layout: Layout,
+        terms: Terms,
+        tensors: tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None],
         sizes: Sizes,
         padded_to: int | None,
-        deterministic: bool,
-    ) -> torch.Tensor:
-        """The short way of a collective, on a tensor that acquire gave: skips what is known."""
-        tensor = view.tensor
-        if not (  # view.is_intact(), in place
-            tensor.data_ptr() == view.address
-            and tensor.shape == view.shape
-            and tensor.is_contiguous()
-            and tensor.dtype is view.dtype
-            and not tensor.requires_grad
-        ):
-            self._views.discard(view)
-            return self._call(
-                operation, tensor, out, sizes, padded_to, view.lane, deterministic, None
+    ) -> None:
+        """Lets the next combine of this form go the short way."""
+        if self._known and not self._checks and layout.plan and layout.in_bytes:
+            self._known.remember_combine(
+                layout.plan,
+                *tensors,
+                terms.slots,
+                terms.pairs,
+                terms.weights_type,
+                terms.index_is_64bit,
+                sizes,
+                padded_to,
+                _maker_of(layout),
             )
-        layout = None
-        if sizes is None and padded_to is None:
-            layout = view.even
-        elif type(sizes) is list or type(sizes) is tuple:
-            try:
-                layout = view.layouts.get((tuple(sizes), padded_to))
-            except TypeError:  # not hashable; the long way says what is wrong
-                layout = None
-        if layout is None:
-            layout = self._view_layout(view, operation, sizes, padded_to)
-        if out is None:
-            out = torch.empty(layout.out_shape, dtype=layout.dtype, device="cpu")
-        elif not (
-            # What nearly every call looks like; the core itself sees that windows stay untouched.
-            isinstance(out, Tensor)
-            and out.shape == layout.out_shape
-            and out.dtype is layout.dtype
-            and out.is_cpu
-            and out.is_contiguous()
-        ):
-            self._check_output(layout, out)
-        threads = get_num_threads()
-        if not view.run(
-            layout.plan,  # type: ignore[arg-type]  # windows have only types with a plan
-            view.buffer,
-            0,
-            out.data_ptr(),
-            threads if threads < self._cores else self._cores,
-        ):
-            self._fall_back(layout, tensor, out, False, deterministic)
-        elif self._shortages:
-            self._note_success(layout)
-        return out
 
     def _collect(
         self,
@@ -219,16 +206,15 @@ class Calls(Arguments):
         out: torch.Tensor | None,
         in_place: bool,
         deterministic: bool,
+        known: Known,
     ) -> torch.Tensor:
         """Runs a checked call on the path that fits `tensor`; returns out."""
         if out is None:
-            out = torch.empty(layout.out_shape, dtype=layout.dtype, device="cpu")
+            out = _maker_of(layout)()
         core, plan = self._core, layout.plan
-        found = None
-        if core is not None and plan is not None and layout.in_bytes:
-            found = core.find(tensor.data_ptr())
+        found = self._window_of(layout, tensor)
         path = choose(layout, self._obstacle, found is not None)
-        if path == PROCESS_GROUP or core is None or plan is None:
+        if path == PROCESS_GROUP or core is None or plan is None or known is False:
             self._fall_back(layout, tensor, out, in_place, deterministic)
             return out
         target, threads = out.data_ptr(), self._thread_count()
@@ -314,3 +300,8 @@ class Calls(Arguments):
 def text_of(layout: Layout, deterministic: bool) -> str:
     """What ranks compare of a call that may go through the process group."""
     return f"{layout.text} deterministic" if deterministic else layout.text
+
+
+def _maker_of(layout: Layout) -> Callable[[], torch.Tensor]:
+    """What makes an output for a call without one."""
+    return functools.partial(torch.empty, layout.out_shape, dtype=layout.dtype, device="cpu")

@@ -33,6 +33,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         benchmark.add_arguments(bench)
         return _exit_code(benchmark.main(parser.parse_args(words)))
+    tune = commands.add_parser(
+        "tune", help="measure reduce_scatter on this machine's GPUs; the table to choose paths by"
+    )
+    if words[:1] == ["tune"]:
+        from . import tune as tuner
+
+        tuner.add_arguments(tune)
+        return tuner.main(parser.parse_args(words))
     given = parser.parse_args(words)
     from . import doctor as examination
 

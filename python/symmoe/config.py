@@ -45,7 +45,13 @@ class Config:
             MismatchError on all ranks. Costs a barrier per call.
         pin: Bind each rank to its share of the processors that it may run on, until the group is
             closed.
-        windows: False forces the process group's collectives.
+        windows: False: no windows. On the CPU the process group's collectives serve then, on a GPU
+            NCCL's ordinary ones.
+        nccl_lib: Path of the NCCL (or RCCL) to use. None: the one that is in the process already,
+            else pip's, else the system's.
+        allow_unsafe_nccl: Take the direct path also below NCCL 2.30.7, whose symmetric kernels lack
+            a wait: under CUDA graphs they can read stale rows, silently.
+        tuning: Path of a table that `symmoe tune` wrote. None: paths are chosen by a model.
     """
 
     timeout: float = 300.0
@@ -55,6 +61,9 @@ class Config:
     check: bool = False
     pin: bool = False
     windows: bool = True
+    nccl_lib: str | None = None
+    allow_unsafe_nccl: bool = False
+    tuning: str | None = None
 
     def __post_init__(self) -> None:
         """Raises ValueError for a setting out of range."""
@@ -84,8 +93,9 @@ class Config:
         """The settings that SYMMOE_* variables give, defaults for the others.
 
         Variables: SYMMOE_TIMEOUT (seconds), SYMMOE_MAX_BUFFER_BYTES and SYMMOE_GRANULARITY (bytes,
-        with K, M, G or T for powers of 1024), SYMMOE_SPIN_US, SYMMOE_CHECK, SYMMOE_PIN and
-        SYMMOE_WINDOWS (0 or 1). An empty variable counts as unset.
+        with K, M, G or T for powers of 1024), SYMMOE_SPIN_US, SYMMOE_CHECK, SYMMOE_PIN,
+        SYMMOE_WINDOWS and SYMMOE_ALLOW_UNSAFE_NCCL (0 or 1), SYMMOE_NCCL_LIB and SYMMOE_TUNING
+        (paths). An empty variable counts as unset.
 
         Raises:
             ValueError: A malformed value; the message names the variable.
@@ -116,4 +126,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "check": _switch,
     "pin": _switch,
     "windows": _switch,
+    "nccl_lib": str,
+    "allow_unsafe_nccl": _switch,
+    "tuning": str,
 }

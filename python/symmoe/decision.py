@@ -19,10 +19,12 @@ class Alternative:
     Attributes:
         path: Its name.
         reason: Why not.
+        expected_us: Microseconds it would take, measured or predicted; None if unknown.
     """
 
     path: str
     reason: str
+    expected_us: float | None = None
 
 
 @dataclass(frozen=True)
@@ -31,14 +33,17 @@ class Decision:
 
     Attributes:
         path: "pull": the rows are in a window, nothing is staged. "staged": they are copied into
-            a window first. "process_group": the collective of torch.distributed.
+            a window first. "process_group": the collective of torch.distributed. On a GPU one of
+            the names in docs/paths.md.
         reason: Why this path.
         alternatives: The other paths, each with the reason against it.
+        expected_us: Microseconds it will take, measured or predicted; None if unknown.
     """
 
     path: str
     reason: str
     alternatives: tuple[Alternative, ...] = ()
+    expected_us: float | None = None
 
     def __str__(self) -> str:
         lines = [f"{self.path}: {self.reason}"]

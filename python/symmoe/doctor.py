@@ -23,6 +23,7 @@ from . import _core
 from ._version import __version__
 from .bootstrap import init
 from .config import Config
+from .device.facts import gpu
 from .errors import SymmoeError
 
 PROBE_RANKS = 2
@@ -189,6 +190,7 @@ def examine() -> dict[str, Any]:
         "versions": versions(),
         "machine": machine(),
         "backends": backends(),
+        "gpu": gpu(),
         "settings": settings(),
         "probe": probe(),
     }
@@ -199,7 +201,7 @@ def examine() -> dict[str, Any]:
 def render(found: dict[str, Any]) -> str:
     """The report for people."""
     lines = []
-    for section in ("versions", "machine", "backends", "settings", "probe"):
+    for section in ("versions", "machine", "backends", "gpu", "settings", "probe"):
         lines.append(section)
         lines += [f"  {name:24} {_text(name, it)}" for name, it in found[section].items()]
     answer = found["probe"]

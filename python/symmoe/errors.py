@@ -37,3 +37,15 @@ class ClosedError(SymmoeError):
 
 class MismatchError(SymmoeError):
     """Ranks made different calls, or use different settings, in the same place."""
+
+
+class UnavailableError(SymmoeError):
+    """A library or a feature is not there on this machine; the message says what was tried."""
+
+
+class DeviceError(SymmoeError):
+    """The device's runtime refused something."""
+
+
+class NcclError(SymmoeError):
+    """NCCL refused something, or noticed a failure."""

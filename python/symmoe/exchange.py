@@ -1,4 +1,4 @@
-"""How ranks tell each other small things while a group is set up.
+"""How ranks tell each other small things while a group is set up, and when its memory changes.
 
 Through the process group's store, which waits with a deadline and can say who is missing; where
 there is none, through the process group's own collectives.
@@ -27,7 +27,13 @@ _inits: WeakKeyDictionary[dist.ProcessGroup, int] = WeakKeyDictionary()
 
 
 class Exchange(Protocol):
-    """Collects one text per rank, any number of times."""
+    """Collects one text per rank, any number of times.
+
+    Attributes:
+        operation: What errors say has failed.
+    """
+
+    operation: str
 
     def gather(
         self, topic: str, text: str, look: Look | None = None, grace: float = 0.0
@@ -59,6 +65,7 @@ class StoreExchange:
         self._rank = rank
         self._world = world
         self._timeout = timeout
+        self.operation = "init"
         self._topics: list[str] = []
         self._lost: PeerLostError | None = None
 
@@ -84,18 +91,28 @@ class StoreExchange:
                 missing = [rank for rank, key in enumerate(keys) if not self._has(key)]
                 if missing and time.monotonic() >= end:
                     raise DeadlineError(
-                        f"init on rank {self._rank}: rank(s) {missing} of {self._world} did "
-                        f"not reach '{topic}' within {self._timeout + grace:g} s"
+                        f"{self.operation} on rank {self._rank}: rank(s) {missing} of "
+                        f"{self._world} did not reach '{topic}' within {self._timeout + grace:g} s"
                     )
                 if missing and look is not None:
                     self._look(look)
-            return [self._store.get(key).decode() for key in keys]
+            texts = [self._store.get(key).decode() for key in keys]
+            self._forget_before(topic)
+            return texts
         except SymmoeError:
             raise
         except RuntimeError as error:
             raise SymmoeError(
-                f"init on rank {self._rank}: the process group's store failed: {error}"
+                f"{self.operation} on rank {self._rank}: the process group's store failed: "
+                f"{error}"
             ) from error
+
+    def _forget_before(self, topic: str) -> None:
+        """Deletes this rank's earlier words: whoever has come to `topic` has read them all."""
+        earlier, self._topics = self._topics[:-1], [topic]
+        with contextlib.suppress(RuntimeError, NotImplementedError):
+            for old in earlier:
+                self._store.delete_key(self._keys(old)[self._rank])
 
     def _wait(self, keys: list[str], until: float) -> bool:
         """Whether all keys are there, at the latest at `until`."""
@@ -112,7 +129,9 @@ class StoreExchange:
     def _look(self, look: Look) -> None:
         """Raises PeerLostError if a peer has ended, and a slice later has left no word either."""
         if self._lost is not None:
-            raise PeerLostError(f"init on rank {self._rank}: {self._lost}") from self._lost
+            raise PeerLostError(
+                f"{self.operation} on rank {self._rank}: {self._lost}"
+            ) from self._lost
         try:
             look()
         except PeerLostError as lost:
@@ -136,6 +155,7 @@ class CollectiveExchange:
     """Exchange through `all_gather_object` of a process group."""
 
     def __init__(self, process_group: dist.ProcessGroup) -> None:
+        self.operation = "init"
         self._process_group = process_group
 
     def gather(
@@ -149,7 +169,7 @@ class CollectiveExchange:
             SymmoeError: The process group failed.
         """
         del look, grace
-        return gather_texts(self._process_group, f"init, '{topic}'", text)
+        return gather_texts(self._process_group, f"{self.operation}, '{topic}'", text)
 
     def finish(self) -> None:
         """Nothing was left anywhere."""
@@ -157,6 +177,8 @@ class CollectiveExchange:
 
 class LoneExchange:
     """Exchange in a world of one."""
+
+    operation = "init"
 
     def gather(
         self, topic: str, text: str, look: Look | None = None, grace: float = 0.0

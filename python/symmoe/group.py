@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
+from torch import Tensor, get_num_threads
 
 from . import topk
 from .calls import text_of
@@ -73,12 +74,16 @@ class Group(Windows):
             MismatchError: Ranks made different calls; on all of them.
             SymmoeError: A peer was lost, the deadline passed, the group is closed or poisoned.
         """
-        view = self._combine_views.get(id(input))
-        if view is None or stream is not None or view.lane != lane:
-            return self._call(
-                REDUCE_SCATTER, input, out, sizes, padded_to, lane, deterministic, stream
+        known = None
+        if not self._shortages:
+            known = self._known_reduce_scatter(
+                input, out, sizes, padded_to, lane, stream, get_num_threads(), self._cores
             )
-        return self._call_on_view(view, REDUCE_SCATTER, out, sizes, padded_to, deterministic)
+            if isinstance(known, Tensor):
+                return known
+        return self._call(
+            REDUCE_SCATTER, input, out, sizes, padded_to, lane, deterministic, stream, known
+        )
 
     def all_gather(
         self,
@@ -109,10 +114,14 @@ class Group(Windows):
         Raises:
             TypeError, ValueError, MismatchError, SymmoeError: As `reduce_scatter`.
         """
-        view = self._dispatch_views.get(id(input))
-        if view is None or stream is not None or view.lane != lane:
-            return self._call(ALL_GATHER, input, out, sizes, padded_to, lane, False, stream)
-        return self._call_on_view(view, ALL_GATHER, out, sizes, padded_to, False)
+        known = None
+        if not self._shortages:
+            known = self._known_all_gather(
+                input, out, sizes, padded_to, lane, stream, get_num_threads(), self._cores
+            )
+            if isinstance(known, Tensor):
+                return known
+        return self._call(ALL_GATHER, input, out, sizes, padded_to, lane, False, stream, known)
 
     def combine(
         self,
@@ -150,6 +159,23 @@ class Group(Windows):
             TypeError, ValueError, MismatchError, SymmoeError: As `topk_reduce` and
                 `reduce_scatter`.
         """
+        known = None
+        if not self._shortages:
+            known = self._known_combine(
+                expert_out,
+                topk_weights,
+                out,
+                index,
+                scale,
+                sizes,
+                padded_to,
+                lane,
+                stream,
+                get_num_threads(),
+                self._cores,
+            )
+            if isinstance(known, Tensor):
+                return known
         self._require_usable("combine")
         try:
             terms, layout = self._prepare_combine(
@@ -157,7 +183,7 @@ class Group(Windows):
             )
             shape = (terms.tokens, terms.hidden)
             window = self.acquire("combine", shape, terms.dtype, lane=layout.lane)
-            if window is None:
+            if window is None or not layout.in_bytes:
                 window = torch.empty(shape, dtype=terms.dtype, device="cpu")
             address = window.data_ptr()
             topk.check_apart(self._where["combine"], terms, address, layout.in_bytes)
@@ -167,8 +193,11 @@ class Group(Windows):
             raise
         if self._checks:
             self._compare(layout.lane, text_of(layout, deterministic))
+        # The short way may have made the sum already, but in the window that was there then.
         topk.run(terms, address, WINDOW_TYPES[terms.dtype], self._thread_count())
-        return self._collect(layout, window, out, False, deterministic)
+        out = self._collect(layout, window, out, False, deterministic, known)
+        self._remember_combine(layout, terms, (expert_out, topk_weights, index), sizes, padded_to)
+        return out
 
     def explain(self, operation: str, *args: Any, **kwargs: Any) -> Decision:
         """The path a call would take here, and why. No communication, no effect.

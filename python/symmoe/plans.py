@@ -14,6 +14,7 @@ import torch
 
 from . import _core
 from .config import MAX_BYTES
+from .places import CPU, Place
 
 WINDOW_TYPES = {
     torch.bfloat16: _core.BFLOAT16,
@@ -36,6 +37,7 @@ class Layout:
 
     Attributes:
         plan: For the compiled core; None if windows do not know the dtype.
+        device_plan: The same for a group of devices; None until one has asked for it.
         operation: "reduce_scatter" or "all_gather".
         dtype: Of input and output.
         role: The core's number of the role whose windows the call uses.
@@ -57,6 +59,7 @@ class Layout:
     __slots__ = (
         "begins",
         "counts",
+        "device_plan",
         "dtype",
         "even",
         "hidden",
@@ -105,6 +108,7 @@ class Layout:
         self.most_bytes = (rows if reducing else max(counts)) * row_bytes
         self.out_bytes = self.out_shape[0] * row_bytes
         self.plan = None
+        self.device_plan: _core.DevicePlan | None = None
         if dtype in WINDOW_TYPES:
             self.plan = _core.Plan(
                 _core.REDUCE_SCATTER if reducing else _core.ALL_GATHER,
@@ -143,7 +147,7 @@ def sizes_key(sizes: Sizes) -> int | tuple[int, ...] | None:
         return sizes
     if isinstance(sizes, torch.Tensor):
         if not sizes.is_cpu:
-            raise ValueError(f"sizes is on {sizes.device}: this build has no GPU path")
+            raise ValueError(f"sizes is on {sizes.device}: it must be on the CPU here")
         if sizes.dim() != 1 or sizes.is_floating_point() or sizes.dtype is torch.bool:
             raise TypeError(
                 f"sizes must be a vector of integers, got shape {tuple(sizes.shape)} of "
@@ -296,8 +300,8 @@ def is_plain(tensor: object) -> bool:
     )
 
 
-def check_tensor(where: str, name: str, tensor: object) -> None:
-    """Raises unless `tensor` is plain, contiguous CPU memory.
+def check_tensor(where: str, name: str, tensor: object, place: Place = CPU) -> None:
+    """Raises unless `tensor` is dense, contiguous memory of `place`.
 
     Raises:
         TypeError: Not a tensor.
@@ -305,10 +309,8 @@ def check_tensor(where: str, name: str, tensor: object) -> None:
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{where}: {name} must be a tensor, got {type(tensor).__name__}")
-    if not tensor.is_cpu:
-        raise ValueError(
-            f"{where}: {name} is on {tensor.device}: this build has no GPU path, only CPU tensors"
-        )
+    if not place.accepts(tensor):
+        raise ValueError(f"{where}: {name} is on {tensor.device}, the group is one of {place.name}")
     if tensor.layout is not torch.strided:
         raise ValueError(f"{where}: {name} must be dense, got layout {tensor.layout}")
     if not tensor.is_contiguous():
@@ -320,14 +322,14 @@ def check_tensor(where: str, name: str, tensor: object) -> None:
         raise ValueError(f"{where}: {name} is a lazy negative; call resolve_neg() first")
 
 
-def check_input(where: str, name: str, tensor: object) -> None:
+def check_input(where: str, name: str, tensor: object, place: Place = CPU) -> None:
     """As check_tensor, and no gradient may be wanted for it.
 
     Raises:
         TypeError: Not a tensor.
         ValueError: Anything else; the message gives the value.
     """
-    check_tensor(where, name, tensor)
+    check_tensor(where, name, tensor, place)
     assert isinstance(tensor, torch.Tensor)
     if tensor.requires_grad and torch.is_grad_enabled():
         raise ValueError(
@@ -336,14 +338,16 @@ def check_input(where: str, name: str, tensor: object) -> None:
         )
 
 
-def check_output(where: str, out: object, dtype: torch.dtype, shape: tuple[int, int]) -> None:
+def check_output(
+    where: str, out: object, dtype: torch.dtype, shape: tuple[int, int], place: Place = CPU
+) -> None:
     """Raises unless `out` can take `shape`; it may have more rows.
 
     Raises:
         TypeError: Not a tensor, or of another dtype.
         ValueError: Anything else; the message gives the value.
     """
-    check_tensor(where, "out", out)
+    check_tensor(where, "out", out, place)
     assert isinstance(out, torch.Tensor)
     if out.dtype is not dtype:
         raise TypeError(f"{where}: out is {name_of(out.dtype)}, expected {name_of(dtype)}")

@@ -7,11 +7,12 @@ scale; one rounding to the output's type. The bits do not depend on processor or
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 
 from . import _core, cores
+from .places import CPU, Place
 from .plans import WINDOW_TYPES, check_input, check_stream, check_tensor, is_plain, name_of
 
 
@@ -53,6 +54,7 @@ def check_terms(
     topk_weights: torch.Tensor | None,
     index: torch.Tensor | None,
     scale: float | None,
+    place: Place = CPU,
 ) -> Terms:
     """Checks everything about a top-k sum but its output, and the values in `index`.
 
@@ -60,8 +62,8 @@ def check_terms(
         TypeError: A dtype or kind of argument that does not belong.
         ValueError: Shapes that do not fit; the message has them.
     """
-    if not is_plain(expert_out) or expert_out.requires_grad:
-        check_input(where, "expert_out", expert_out)
+    if place is not CPU or not is_plain(expert_out) or expert_out.requires_grad:
+        check_input(where, "expert_out", expert_out, place)
     dtype = expert_out.dtype
     code = WINDOW_TYPES.get(dtype)
     if code is None:
@@ -75,8 +77,8 @@ def check_terms(
     index_address = 0
     index_is_64bit = False
     if index is not None:
-        if not is_plain(index):
-            check_tensor(where, "index", index)
+        if place is not CPU or not is_plain(index):
+            check_tensor(where, "index", index, place)
         if index.dtype is not torch.int32 and index.dtype is not torch.int64:
             raise TypeError(f"{where}: index is {name_of(index.dtype)}, expected int32 or int64")
         if len(shape) != 2 or index.dim() != 2:
@@ -102,8 +104,8 @@ def check_terms(
     weights_address = 0
     weights_type = _core.FLOAT32
     if topk_weights is not None:
-        if not is_plain(topk_weights) or topk_weights.requires_grad:
-            check_input(where, "topk_weights", topk_weights)
+        if place is not CPU or not is_plain(topk_weights) or topk_weights.requires_grad:
+            check_input(where, "topk_weights", topk_weights, place)
         if topk_weights.dtype is dtype:
             weights_type = code
         elif topk_weights.dtype is not torch.float32:
@@ -138,15 +140,14 @@ def check_terms(
     )
 
 
-def run(terms: Terms, output: int, output_type: int, threads: int) -> None:
-    """Computes the sum into the memory at `output`, [tokens, hidden].
+CoreArguments: TypeAlias = (
+    "tuple[int, int, int, int, int, int, int, int, float | None, int, int, int, bool]"
+)
 
-    Raises:
-        ValueError: A value in the index is out of range; nothing was written.
-    """
-    if terms.tokens == 0:
-        return
-    _core.topk_reduce(
+
+def core_arguments(terms: Terms, output: int, output_type: int) -> CoreArguments:
+    """What the core's topk_reduce functions have in common; `output`: [tokens, hidden]."""
+    return (
         terms.input_at,
         terms.weights_at,
         terms.index_at,
@@ -160,8 +161,18 @@ def run(terms: Terms, output: int, output_type: int, threads: int) -> None:
         output_type,
         terms.weights_type,
         terms.index_is_64bit,
-        threads,
     )
+
+
+def run(terms: Terms, output: int, output_type: int, threads: int) -> None:
+    """Computes the sum into the memory at `output`, [tokens, hidden].
+
+    Raises:
+        ValueError: A value in the index is out of range; nothing was written.
+    """
+    if terms.tokens == 0:
+        return
+    _core.topk_reduce(*core_arguments(terms, output, output_type), threads)
 
 
 def topk_reduce(

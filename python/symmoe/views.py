@@ -1,31 +1,30 @@
 """The tensors over windows that `Group.acquire` hands out, kept so that they are made once.
 
-A cached view is held here, so its id() stands for it; the collectives find it by that. Views of a
-buffer that was outgrown are let go: whoever still holds one can use it, a little slower. The same
-goes for a view that its holder has turned into another tensor (`set_`, `resize_`, `t_`, `.data`).
+A cached view is held here, so its id() stands for it. Views of a buffer that was outgrown are let
+go: whoever still holds one can use it. The same goes for a view that its holder has turned into
+another tensor (`set_`, `resize_`, `t_`, `.data`).
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 
 from . import _core
-from .plans import Layout
 
 MAX_VIEWS = 512
-MAX_LAYOUTS = 512
 
 Slot: TypeAlias = "tuple[str, int]"  # role, lane
-Run: TypeAlias = "Callable[[_core.Plan, _core.Buffer, int, int, int], bool]"
+Again: TypeAlias = "Callable[[], torch.Tensor | None]"
 Key: TypeAlias = "tuple[str, int, tuple[int, int], torch.dtype]"
 
 
 class View:
-    """A tensor over a window, with the layouts it has been used with.
+    """A tensor over a window.
 
     Attributes:
         tensor: [rows, hidden], the window's memory, as long as its holder leaves it at that.
@@ -33,49 +32,49 @@ class View:
         shape: (rows, hidden).
         dtype: Of the elements.
         buffer: The window.
-        run: The core's collective on it.
-        lane: Lane it was acquired for.
-        even: Layout for sizes=None; None as long as nobody asked.
-        layouts: All layouts so far, by (sizes_key, padded_to).
-        version: The tensor's count of writes in place when it was last seen to be intact; -1: look
-            every time.
+        slot: What it was acquired for.
+        again: Acquires the window once more: the tensor, or None if the window was outgrown or the
+            tensor is no longer what it was.
     """
 
-    __slots__ = (
-        "address",
-        "buffer",
-        "dtype",
-        "even",
-        "lane",
-        "layouts",
-        "run",
-        "shape",
-        "tensor",
-        "version",
-    )
+    __slots__ = ("address", "again", "buffer", "dtype", "shape", "slot", "tensor")
 
-    def __init__(self, tensor: torch.Tensor, buffer: _core.Buffer, run: Run, lane: int) -> None:
+    def __init__(
+        self, tensor: torch.Tensor, buffer: _core.Buffer, slot: Slot, again: Again
+    ) -> None:
         self.tensor = tensor
         self.address = tensor.data_ptr()
         self.shape = tensor.shape
         self.dtype = tensor.dtype
         self.buffer = buffer
-        self.run = run
-        self.lane = lane
-        self.even: Layout | None = None
-        self.layouts: dict[Any, Layout] = {}
-        self.version = -1
+        self.slot = slot
+        self.again = again
 
     def is_intact(self) -> bool:
         """Whether the tensor is what acquire made, and wants no gradient."""
-        tensor = self.tensor
-        return (
-            tensor.data_ptr() == self.address
-            and tensor.shape == self.shape
-            and tensor.is_contiguous()
-            and tensor.dtype is self.dtype
-            and not tensor.requires_grad
-        )
+        return _is_intact(self.tensor, self.address, self.shape, self.dtype)
+
+
+def _is_intact(tensor: torch.Tensor, address: int, shape: torch.Size, dtype: torch.dtype) -> bool:
+    return (
+        tensor.data_ptr() == address
+        and tensor.shape == shape
+        and tensor.is_contiguous()
+        and tensor.dtype is dtype
+        and not tensor.requires_grad
+    )
+
+
+def _acquire_again(
+    core: _core.Group,
+    buffer: _core.Buffer,
+    tensor: torch.Tensor,
+    address: int,
+    shape: torch.Size,
+    dtype: torch.dtype,
+) -> torch.Tensor | None:
+    """What the core's function does, for a torch whose tensors it cannot read."""
+    return tensor if core.rearm(buffer) and _is_intact(tensor, address, shape, dtype) else None
 
 
 class ViewCache:
@@ -83,18 +82,19 @@ class ViewCache:
 
     Attributes:
         by_key: Views by (role, lane, shape, dtype).
-        by_id: For each role, views by id() of their tensor.
+        by_id: Views by id() of their tensor.
     """
 
-    def __init__(self, roles: tuple[str, ...], find_by_id: bool) -> None:
+    def __init__(self, core: _core.Group | None, known: _core.KnownCalls | None) -> None:
+        self._core = core
+        self._known = known
         self.by_key: dict[Key, View] = {}
-        self.by_id: dict[str, dict[int, View]] = {role: {} for role in roles}
-        self._find_by_id = find_by_id
+        self.by_id: dict[int, View] = {}
         self._current: dict[Slot, _core.Buffer] = {}
         self._slots: dict[int, Slot] = {}  # by address of a window that was handed out
         self._lock = threading.Lock()
 
-    def add(self, key: Key, buffer: _core.Buffer, run: Run) -> torch.Tensor:
+    def add(self, key: Key, buffer: _core.Buffer) -> torch.Tensor:
         """Makes and keeps the view of a buffer; forgets views of what was there before."""
         role, lane, (rows, hidden), dtype = key
         # An inference tensor could not be written outside of inference mode.
@@ -104,7 +104,7 @@ class ViewCache:
             else:
                 flat = torch.frombuffer(buffer, dtype=dtype, count=rows * hidden)
                 tensor = flat.view(rows, hidden)
-        view = View(tensor, buffer, run, lane)
+        view = View(tensor, buffer, (role, lane), self._again(buffer, tensor))
         with self._lock:
             current = self._current.get((role, lane))
             if current is None or current.address != buffer.address:
@@ -116,14 +116,26 @@ class ViewCache:
                 self._forget(next(iter(self.by_key)))
             self._forget(key)
             self.by_key[key] = view
-            if self._find_by_id:
-                self.by_id[role][id(tensor)] = view
+            self.by_id[id(tensor)] = view
         return tensor
+
+    def _again(self, buffer: _core.Buffer, tensor: torch.Tensor) -> Again:
+        assert self._core is not None  # where would the buffer come from?
+        assert self._known is not None
+        return self._known.remember_window(buffer, tensor) or functools.partial(
+            _acquire_again,
+            self._core,
+            buffer,
+            tensor,
+            tensor.data_ptr(),
+            tensor.shape,
+            tensor.dtype,
+        )
 
     def _forget(self, key: Key) -> None:
         view = self.by_key.pop(key, None)
         if view is not None:
-            self.by_id[key[0]].pop(id(view.tensor), None)
+            self.by_id.pop(id(view.tensor), None)
 
     def slot_of(self, buffer: _core.Buffer) -> Slot | None:
         """What a window was handed out for; None if it never was."""
@@ -141,17 +153,10 @@ class ViewCache:
             for slot in [slot for slot, buffer in self._current.items() if buffer.retired]:
                 del self._current[slot]
 
-    def discard(self, view: View) -> None:
-        """Forgets one view."""
-        with self._lock:
-            for key in [key for key, other in self.by_key.items() if other is view]:
-                self._forget(key)
-
     def clear(self) -> None:
         """Forgets all views."""
         with self._lock:
             self.by_key.clear()
             self._current.clear()
             self._slots.clear()
-            for views in self.by_id.values():
-                views.clear()
+            self.by_id.clear()

@@ -80,14 +80,9 @@ class Windows(Calls):
             view = self._by_key.get((role, lane, shape, dtype))  # type: ignore[arg-type]
         except TypeError:  # a list is as good as a tuple, but no key
             view = None
-        if view is not None and stream is None and self._core_rearm(view.buffer):
-            tensor = view.tensor
-            # Cheaper than is_intact(): what turns a tensor into another in place counts as a write.
-            if tensor._version == view.version and tensor.data_ptr() == view.address:
-                return tensor
-            if view.is_intact():
-                if not self._checks:
-                    view.version = tensor._version
+        if view is not None and stream is None:
+            tensor = view.again()
+            if tensor is not None:
                 return tensor
         return self._acquire(role, shape, dtype, lane, stream)
 
@@ -128,9 +123,7 @@ class Windows(Calls):
         view = self._by_key.get(key)
         if view is not None and view.buffer.address == buffer.address and view.is_intact():
             return view.tensor
-        core = self._core
-        run = core.reduce_scatter if role == "combine" else core.all_gather
-        return self._views.add(key, buffer, run)
+        return self._views.add(key, buffer)
 
     def reserve(
         self,
@@ -263,6 +256,8 @@ class Windows(Calls):
         self._release_processors()
         self._views.clear()
         self._layouts.clear()
+        if self._known is not None:
+            self._known.forget()
 
 
 def _check_role(where: str, role: object) -> None:

@@ -37,12 +37,19 @@ _TOPK_INPUT_BYTES = 64 << 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the benchmark's options. Lists are given with commas."""
     add = parser.add_argument
-    add("--ranks", default=None, help="processes, such as 2,4 (default 2,4)")
+    add("--device", default="cpu", choices=("cpu", "cuda", "emulated"), help="(default cpu)")
+    add("--ranks", default=None, help="processes, such as 2,4 (default 2,4; on GPUs one for each)")
     add("--dtype", default=None, help=f"of {','.join(ELEMENT_BYTES)} (default bf16,fp32)")
     add("--sizes", default=None, help=f"output per rank (default {_SIZES})")
     add("--paths", default=None, help=f"of {','.join(BUILT_IN)} (default: all installed)")
-    add("--mode", default="collective", choices=MODES, help="what is timed (default collective)")
+    add(
+        "--mode",
+        default=None,
+        choices=MODES,
+        help="what is timed (default collective; on GPUs combine as well)",
+    )
     add("--shape", default=None, help=f"model shapes: {','.join(SHAPES)}")
+    add("--hidden", default=None, help="elements per row, on GPUs (default 8192,2048,7168,2880)")
     add("--topk", type=int, default=None, help="experts per token, with --sizes (default 2)")
     add("--tokens", default=None, help="tokens per rank, with --shape (default 16,128,1024)")
     add("--json", type=Path, metavar="FILE", help="write all results")
@@ -64,12 +71,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--timeout", type=float, default=300.0, help="seconds a turn may take (default 300)")
 
 
-def _split(text: str) -> list[str]:
+def split(text: str) -> list[str]:
+    """The parts between commas, each once."""
     return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
 
-def _integers(name: str, text: str) -> list[int]:
-    parts = _split(text)
+def integers(name: str, text: str) -> list[int]:
+    """Positive numbers with commas between them.
+
+    Raises:
+        BenchError: Something else.
+    """
+    parts = split(text)
     if not parts or not all(part.isdecimal() and int(part) > 0 for part in parts):
         raise BenchError(f"{name} {text}: positive numbers with commas between them")
     return [int(part) for part in parts]
@@ -82,13 +95,15 @@ def make_problems(arguments: argparse.Namespace) -> list[Problem]:
         BenchError: An option makes no sense.
     """
     quick = arguments.quick
-    mode = arguments.mode
+    mode = arguments.mode or "collective"
     default_ranks = str(len(usable_cpus())) if mode == "topk" else "2,4"
-    ranks = _integers("--ranks", arguments.ranks or default_ranks)
-    dtypes = _split(arguments.dtype or ("bf16" if quick or mode == "topk" else "bf16,fp32"))
+    ranks = integers("--ranks", arguments.ranks or default_ranks)
+    dtypes = split(arguments.dtype or ("bf16" if quick or mode == "topk" else "bf16,fp32"))
     for dtype in dtypes:
         if dtype not in ELEMENT_BYTES:
             raise BenchError(f"--dtype {dtype}: one of {', '.join(ELEMENT_BYTES)}")
+    if arguments.hidden:
+        raise BenchError("--hidden goes with --device")
     if arguments.sizes and (arguments.shape or arguments.tokens):
         raise BenchError("--sizes goes without --shape and --tokens")
     if arguments.topk is not None and (mode == "collective" or not arguments.sizes):
@@ -103,10 +118,10 @@ def make_problems(arguments: argparse.Namespace) -> list[Problem]:
     for count in ranks:
         for dtype in dtypes:
             if shape_names:
-                for name in _split(shape_names):
+                for name in split(shape_names):
                     problems += _of_tokens(arguments, mode, count, dtype, name)
             else:
-                sizes = _split(arguments.sizes or ("4K,64K,512K,4M" if quick else _SIZES))
+                sizes = split(arguments.sizes or ("4K,64K,512K,4M" if quick else _SIZES))
                 problems += [of_size(mode, count, dtype, parse_size(size), topk) for size in sizes]
     return problems
 
@@ -120,7 +135,7 @@ def _of_tokens(
         tokens = [-(-_TOPK_INPUT_BYTES // token_bytes)]
     else:
         default = "16,256" if arguments.quick else "16,128,1024"
-        tokens = _integers("--tokens", arguments.tokens or default)
+        tokens = integers("--tokens", arguments.tokens or default)
     return [of_shape(mode, ranks, dtype, shape, count) for count in tokens]
 
 
@@ -132,7 +147,7 @@ def make_paths(arguments: argparse.Namespace) -> tuple[list[str], set[str]]:
     """
     own = [cls.name for file in arguments.backend_file for cls in load_file(file)]
     if arguments.paths:
-        paths = _split(arguments.paths)
+        paths = split(arguments.paths)
         for path in paths:
             if path not in BUILT_IN and path not in own:
                 raise BenchError(f"--paths {path}: one of {', '.join([*BUILT_IN, *own])}")

@@ -35,6 +35,10 @@ def main(arguments: argparse.Namespace) -> int:
     Returns:
         The exit code: 0; 1 where a result was wrong or the run failed; 2 for senseless options.
     """
+    if arguments.device != "cpu":
+        from .device import cli as devices
+
+        return devices.main(arguments)
     try:
         problems = make_problems(arguments)
         paths, optional = make_paths(arguments)

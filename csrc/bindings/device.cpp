@@ -1,0 +1,124 @@
+#include "bindings/device.h"
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/bindings.h"
+#include "collectives/device/faults.h"
+#include "runtime/nccl/capabilities.h"
+#include "runtime/nccl/library.h"
+#include "runtime/stream.h"
+
+namespace py = pybind11;
+
+namespace symmoe::bindings {
+
+kernels::TopkReduceLaunch topk_launch(uintptr_t input, uintptr_t weights, uintptr_t index,
+                                      uintptr_t output, int64_t tokens, int64_t slots,
+                                      int64_t hidden, int64_t pairs, std::optional<double> scale,
+                                      int input_type, int output_type, int weights_type,
+                                      bool index_is_64bit) {
+  return {.input = pointer<const void>(input),
+          .weights = pointer<const void>(weights),
+          .index = pointer<const void>(index),
+          .output = pointer<void>(output),
+          .tokens = tokens,
+          .slots = slots,
+          .hidden = hidden,
+          .pairs = pairs,
+          .scale = fp32_of(scale.value_or(1.0)),
+          .has_scale = scale.has_value(),
+          .input_type = dtype_from(input_type),
+          .output_type = dtype_from(output_type),
+          .weights_type = dtype_from(weights_type),
+          .index_is_64bit = index_is_64bit};
+}
+
+py::dict properties_of(const Device& device) {
+  const DeviceProperties& properties = device.properties();
+  py::dict result;
+  result["kind"] = device.kind();
+  result["name"] = properties.name;
+  result["ordinal"] = device.ordinal();
+  result["multiprocessors"] = properties.multiprocessors;
+  result["capability"] = std::pair(properties.major, properties.minor);
+  result["total_bytes"] = properties.total_bytes;
+  return result;
+}
+
+namespace {
+
+// A device without a group: for the top-k sum alone.
+class LoneDevice {
+ public:
+  LoneDevice(const std::string& back_end, int ordinal)
+      : device_(Device::open(back_end, ordinal)), faults_(device_) {}
+
+  const Device& device() const { return *device_; }
+
+  void topk_reduce(kernels::TopkReduceLaunch launch, StreamHandle stream) {
+    faults_.raise("topk_reduce");
+    launch.fault = faults_.record();
+    device_->topk_reduce(launch, stream);
+  }
+  void check() { faults_.raise("check"); }
+  Stream make_stream() const { return Stream(device_); }
+
+ private:
+  std::shared_ptr<Device> device_;
+  Faults faults_;
+};
+
+}  // namespace
+
+void bind_device(py::module_& module) {
+  py::class_<Stream>(module, "Stream").def_property_readonly("handle", [](const Stream& s) {
+    return reinterpret_cast<uintptr_t>(s.handle());
+  });
+  py::class_<LoneDevice>(module, "Device")
+      .def(py::init<const std::string&, int>(), py::arg("back_end"), py::arg("ordinal"))
+      .def_property_readonly("properties",
+                             [](const LoneDevice& d) { return properties_of(d.device()); })
+      .def("check", &LoneDevice::check)
+      .def("make_stream", &LoneDevice::make_stream)
+      .def("synchronize",
+           [](const LoneDevice& self, uintptr_t stream) {
+             const py::gil_scoped_release release;
+             self.device().synchronize(stream_from(stream));
+           })
+      .def("topk_reduce",
+           [](LoneDevice& self, uintptr_t input, uintptr_t weights, uintptr_t index,
+              uintptr_t output, int64_t tokens, int64_t slots, int64_t hidden, int64_t pairs,
+              std::optional<double> scale, int input_type, int output_type, int weights_type,
+              bool index_is_64bit, uintptr_t stream) {
+             const auto launch =
+                 topk_launch(input, weights, index, output, tokens, slots, hidden, pairs, scale,
+                             input_type, output_type, weights_type, index_is_64bit);
+             const py::gil_scoped_release release;
+             self.topk_reduce(launch, stream_from(stream));
+           });
+  module.def(
+      "nccl_description",
+      [](const std::string& setting, const std::vector<std::string>& wheels, bool allow_unsafe) {
+        const auto library = NcclLibrary::open(NcclLibrary::usual_candidates(setting, wheels));
+        const NcclCapabilities found =
+            capabilities_of(library->version(), library->functions(), allow_unsafe);
+        py::dict result;
+        result["version"] = nccl_version_text(library->version());
+        result["path"] = library->path();
+        result["origin"] = library->origin();
+        result["no_windows"] = found.no_windows;
+        result["no_direct"] = found.no_direct;
+        result["no_peer_pointers"] = found.no_peer_pointers;
+        return result;
+      },
+      py::arg("setting"), py::arg("wheels"), py::arg("allow_unsafe"));
+}
+
+}  // namespace symmoe::bindings

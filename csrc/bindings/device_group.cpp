@@ -1,0 +1,293 @@
+#include <pybind11/functional.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings/bindings.h"
+#include "bindings/device.h"
+#include "bindings/handle.h"
+#include "bindings/prepared_call.h"
+#include "collectives/device/device_group.h"
+
+namespace py = pybind11;
+
+namespace symmoe::bindings {
+namespace {
+
+Role role_from(int number) { return enum_from<Role>(number, kRoles, "role"); }
+
+// Ranks settle rare things through what Python has for it: the process group's store.
+class PythonAgreement : public Agreement {
+ public:
+  explicit PythonAgreement(py::object gather) : gather_(std::move(gather)) {}
+  // By Python's own means: a destructor must not throw, and pybind11's might.
+  ~PythonAgreement() override {
+    const PyGILState_STATE state = PyGILState_Ensure();
+    Py_XDECREF(gather_.release().ptr());
+    PyGILState_Release(state);
+  }
+  PythonAgreement(const PythonAgreement&) = delete;
+  PythonAgreement& operator=(const PythonAgreement&) = delete;
+
+  std::vector<std::string> gather(const std::string& topic, const std::string& text) override {
+    const py::gil_scoped_acquire acquire;
+    return gather_(topic, text).cast<std::vector<std::string>>();
+  }
+
+ private:
+  py::object gather_;
+};
+
+class DeviceGroupHandle : public Handle<DeviceGroup> {
+ public:
+  DeviceGroupHandle(int rank, int world, const DeviceGroupConfig& config, py::object gather) {
+    auto agreement = std::make_unique<PythonAgreement>(std::move(gather));
+    std::shared_ptr<DeviceGroup> group;
+    {
+      const py::gil_scoped_release release;
+      group = std::make_shared<DeviceGroup>(rank, world, config, std::move(agreement));
+    }
+    hold(std::move(group));
+  }
+
+  template <typename Body>
+  auto engine(Body&& body) const {
+    return call([&](DeviceGroup& group) { return body(group.engine()); });
+  }
+
+  // Memory under live views stays.
+  void close() {
+    if (empty()) return;
+    engine([](DeviceEngine& engine) { engine.close(); });
+    let_go();
+  }
+};
+
+py::dict stats_of(const DeviceGroupHandle& handle) {
+  struct Numbers {
+    PoolStats pool;
+    PoolStats scratch;
+    std::vector<uint64_t> paths;
+    uint64_t staged;
+  };
+  const Numbers numbers = handle.engine([](DeviceEngine& engine) {
+    const DeviceCounts& counts = engine.counts();
+    std::vector<uint64_t> paths;
+    for (const auto& path : counts.paths) paths.push_back(path.load());
+    return Numbers{engine.pool_stats(), engine.scratch_stats(), paths, counts.staged.load()};
+  });
+  py::dict stats;
+  stats["live_bytes"] = numbers.pool.live_bytes;
+  stats["stage_bytes"] = numbers.pool.stage_bytes;
+  stats["retired_bytes"] = numbers.pool.retired_bytes;
+  stats["view_bytes"] = numbers.pool.view_bytes;
+  stats["pinned_bytes"] = numbers.pool.pinned_bytes;
+  stats["peak_bytes"] = numbers.pool.peak_bytes;
+  stats["growths"] = numbers.pool.growths;
+  stats["buffers"] = numbers.pool.buffers;
+  stats["scratch_bytes"] = numbers.scratch.live_bytes + numbers.scratch.retired_bytes;
+  for (int kind = 0; kind < kPathKinds; ++kind) {
+    const std::string name = path_of(static_cast<PathKind>(kind)).name();
+    stats[py::str("calls_" + name)] = numbers.paths[static_cast<size_t>(kind)];
+  }
+  stats["calls_staged"] = numbers.staged;
+  return stats;
+}
+
+py::list explain(const DeviceGroupHandle& handle, const DevicePlan& plan, bool deterministic) {
+  const auto candidates =
+      handle.engine([&](DeviceEngine& engine) { return engine.explain(plan, deterministic); });
+  py::list result;
+  for (const Candidate& each : candidates) {
+    result.append(py::make_tuple(each.path->name(), each.refusal, each.us, each.measured));
+  }
+  return result;
+}
+
+void bind_config(py::module_& module) {
+  py::class_<DeviceGroupConfig>(module, "DeviceGroupConfig")
+      .def(py::init<>())
+      .def_readwrite("back_end", &DeviceGroupConfig::back_end)
+      .def_readwrite("ordinal", &DeviceGroupConfig::ordinal)
+      .def_readwrite("allow_unsafe_nccl", &DeviceGroupConfig::allow_unsafe_nccl)
+      .def_readwrite("no_windows", &DeviceGroupConfig::no_windows)
+      .def_readwrite("pids", &DeviceGroupConfig::pids)
+      .def("set_borrowed",
+           [](DeviceGroupConfig& c, uintptr_t comm) { c.borrowed = pointer<void>(comm); })
+      .def("set_nccl",
+           [](DeviceGroupConfig& c, const std::string& setting,
+              const std::vector<std::string>& wheels) {
+             c.nccl = NcclLibrary::usual_candidates(setting, wheels);
+           })
+      .def("set_pool",
+           [](DeviceGroupConfig& c, size_t granularity, size_t max_buffer_bytes) {
+             if (granularity == 0) throw InvalidArgument("granularity_bytes must be positive");
+             c.engine.pool.granularity = granularity;
+             c.engine.pool.max_buffer_bytes = max_buffer_bytes;
+           })
+      .def("set_waits",
+           [](DeviceGroupConfig& c, int64_t deadline_ns, int64_t look_ns) {
+             c.engine.deadline_ns = deadline_ns;
+             c.engine.look_ns = look_ns;
+           })
+      .def("set_check", [](DeviceGroupConfig& c, bool check) { c.engine.check = check; })
+      .def("set_tuning", [](DeviceGroupConfig& c,
+                            const std::vector<std::tuple<int, int, size_t, double>>& lines) {
+        std::vector<TunedTime> times;
+        for (const auto& [path, dtype, bytes, us] : lines) {
+          times.push_back(
+              {enum_from<PathKind>(path, kPathKinds, "path"), dtype_from(dtype), bytes, us});
+        }
+        c.engine.tuning = Tuning(std::move(times));
+      });
+}
+
+void bind_calls(py::class_<DeviceGroupHandle>& group) {
+  group
+      .def("prepare",
+           [](const DeviceGroupHandle& self, py::object plan, py::object buffer) {
+             return prepare_call(self.group(), std::move(plan), std::move(buffer));
+           })
+      .def("run",
+           [](DeviceGroupHandle& self, const DevicePlan& plan, Buffer& buffer, size_t offset,
+              uintptr_t output, uintptr_t stream, bool deterministic) {
+             return self.engine([&](DeviceEngine& engine) {
+               return engine.run(plan, buffer, offset, pointer<void>(output), stream_from(stream),
+                                 deterministic);
+             });
+           })
+      .def("run_from",
+           [](DeviceGroupHandle& self, const DevicePlan& plan, uintptr_t input, uintptr_t output,
+              uintptr_t stream, bool deterministic) {
+             return self.engine([&](DeviceEngine& engine) {
+               return engine.run(plan, pointer<const void>(input), pointer<void>(output),
+                                 stream_from(stream), deterministic);
+             });
+           })
+      .def("topk_reduce",
+           [](DeviceGroupHandle& self, uintptr_t input, uintptr_t weights, uintptr_t index,
+              uintptr_t output, int64_t tokens, int64_t slots, int64_t hidden, int64_t pairs,
+              std::optional<double> scale, int input_type, int output_type, int weights_type,
+              bool index_is_64bit, uintptr_t stream) {
+             const auto launch =
+                 topk_launch(input, weights, index, output, tokens, slots, hidden, pairs, scale,
+                             input_type, output_type, weights_type, index_is_64bit);
+             self.engine(
+                 [&](DeviceEngine& engine) { engine.topk_reduce(launch, stream_from(stream)); });
+           })
+      .def("explain", &explain);
+}
+
+void bind_memory(py::class_<DeviceGroupHandle>& group) {
+  group
+      .def("acquire",
+           [](DeviceGroupHandle& self, int role, int lane, size_t nbytes, uintptr_t stream) {
+             return self.engine([&](DeviceEngine& engine) {
+               return engine.acquire(role_from(role), lane, nbytes, stream_from(stream));
+             });
+           })
+      .def("rearm",
+           [](DeviceGroupHandle& self, Buffer& buffer, uintptr_t stream) {
+             return self.engine(
+                 [&](DeviceEngine& engine) { return engine.rearm(buffer, stream_from(stream)); });
+           })
+      .def("refusal",
+           [](DeviceGroupHandle& self) {
+             return self.engine([](DeviceEngine& engine) { return engine.refusal(); });
+           })
+      .def("find",
+           [](DeviceGroupHandle& self,
+              uintptr_t address) -> std::optional<std::pair<std::shared_ptr<Buffer>, size_t>> {
+             size_t offset = 0;
+             auto buffer = self.engine([&](DeviceEngine& engine) {
+               return engine.find(pointer<const void>(address), &offset);
+             });
+             if (buffer == nullptr) return std::nullopt;
+             return std::pair(std::move(buffer), offset);
+           })
+      .def("overlaps",
+           [](DeviceGroupHandle& self, uintptr_t address, size_t nbytes) {
+             return self.engine([&](DeviceEngine& engine) {
+               return engine.overlaps(pointer<const void>(address), nbytes);
+             });
+           })
+      .def("reserve",
+           [](DeviceGroupHandle& self, const std::vector<int>& numbers, int lanes, size_t nbytes,
+              bool pin) {
+             std::vector<Role> roles;
+             for (const int number : numbers) roles.push_back(role_from(number));
+             return self.engine(
+                 [&](DeviceEngine& engine) { return engine.reserve(roles, lanes, nbytes, pin); });
+           })
+      .def("retain",
+           [](DeviceGroupHandle& self, Buffer& buffer) {
+             self.engine([&](DeviceEngine& engine) { engine.retain(buffer); });
+           })
+      .def("release_graphs",
+           [](DeviceGroupHandle& self) {
+             self.engine([](DeviceEngine& engine) { engine.release_graphs(); });
+           })
+      .def(
+          "trim",
+          [](DeviceGroupHandle& self) { self.engine([](DeviceEngine& engine) { engine.trim(); }); })
+      .def("suspend",
+           [](DeviceGroupHandle& self) {
+             self.engine([](DeviceEngine& engine) { engine.suspend(); });
+           })
+      .def("resume", [](DeviceGroupHandle& self) {
+        self.engine([](DeviceEngine& engine) { engine.resume(); });
+      });
+}
+
+}  // namespace
+
+void bind_device_group(py::module_& module) {
+  bind_config(module);
+  bind_prepared_call(module);
+  py::class_<DevicePlan>(module, "DevicePlan")
+      .def(py::init([](const Plan& plan) { return std::make_unique<DevicePlan>(plan); }))
+      .def_property_readonly("text", [](const DevicePlan& p) { return p.plan.text; });
+  py::class_<DeviceGroupHandle> group(module, "DeviceGroup");
+  group
+      .def(py::init<int, int, const DeviceGroupConfig&, py::object>(), py::arg("rank"),
+           py::arg("world"), py::arg("config"), py::arg("gather"))
+      .def("describe",
+           [](const DeviceGroupHandle& self) {
+             struct Facts {
+               const Device* device;
+               int version;
+               std::string path;
+               std::string no_communicator;
+               std::string no_windows;
+             };
+             const Facts facts = self.call([](DeviceGroup& it) {
+               return Facts{&it.device(), it.nccl_version(), it.nccl_path(), it.no_communicator(),
+                            it.engine().no_windows()};
+             });
+             py::dict result = properties_of(*facts.device);
+             result["nccl"] = facts.version == 0 ? "" : nccl_version_text(facts.version);
+             result["nccl_path"] = facts.path;
+             result["no_communicator"] = facts.no_communicator;
+             result["no_windows"] = facts.no_windows;
+             return result;
+           })
+      .def("check",
+           [](DeviceGroupHandle& self) {
+             self.engine([](DeviceEngine& engine) { engine.check(); });
+           })
+      .def("poison",
+           [](DeviceGroupHandle& self, const std::string& reason) {
+             self.engine([&](DeviceEngine& engine) { engine.poison(reason); });
+           })
+      .def("stats", &stats_of)
+      .def("close", &DeviceGroupHandle::close);
+  bind_calls(group);
+  bind_memory(group);
+}
+
+}  // namespace symmoe::bindings

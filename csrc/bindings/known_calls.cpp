@@ -1,0 +1,197 @@
+#include "bindings/known_calls.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "bindings/bindings.h"
+
+namespace py = pybind11;
+
+namespace symmoe::bindings {
+namespace {
+
+// Of each kind of call. A model's layers share a form; a step with other sizes brings another.
+constexpr size_t kMostCalls = 64;
+
+MemoryRange range_of(const TensorFacts& facts) {
+  return {static_cast<const std::byte*>(facts.data), facts.bytes};
+}
+
+bool is_apart(MemoryRange a, MemoryRange b) {
+  return a.begin + a.bytes <= b.begin || b.begin + b.bytes <= a.begin;
+}
+
+int threads_of(const KnownCalls::Arguments& given) {
+  return std::min(py::handle(given.threads).cast<int>(), py::handle(given.cores).cast<int>());
+}
+
+PyObject* answer(PyObject* object) {
+  Py_INCREF(object);
+  return object;
+}
+
+}  // namespace
+
+KnownCalls::KnownCalls(py::object group, const py::type& tensor_type)
+    : group_(std::move(group)), handle_(group_.cast<const GroupHandle*>()), reader_(tensor_type) {}
+
+void KnownCalls::remember(const Form& form, const std::shared_ptr<const Plan>& plan) {
+  keep(rows_of(plan->kind), form, plan, {});
+}
+
+void KnownCalls::remember_combine(const Form& form, const std::shared_ptr<const Plan>& plan,
+                                  const kernels::TopkReduceArgs& sum) {
+  keep(combines_, form, plan, sum);
+}
+
+void KnownCalls::forget() {
+  for (Calls& calls : rows_) calls.clear();
+  combines_.clear();
+}
+
+std::optional<AcquiredWindow> KnownCalls::acquired(std::shared_ptr<Buffer> buffer,
+                                                   py::object tensor) const {
+  TensorFacts facts;
+  if (!reader_.can_read() || !reader_.read(tensor.ptr(), &facts)) {
+    return std::nullopt;
+  }
+  const auto form = KnownTensor::like(facts);
+  if (!form) return std::nullopt;
+  return AcquiredWindow{std::move(buffer), std::move(tensor), *form, facts.data};
+}
+
+void KnownCalls::keep(Calls& calls, const Form& form, const std::shared_ptr<const Plan>& plan,
+                      const kernels::TopkReduceArgs& sum) {
+  if (!reader_.can_read()) return;
+  std::array<KnownTensor, 3> known;
+  for (size_t i = 0; i < known.size(); ++i) {
+    TensorFacts facts;
+    PyObject* const given = form.tensors[i].ptr();
+    if (given != Py_None && !reader_.read(given, &facts)) return;
+    const auto like = KnownTensor::like(facts);
+    if (!like) return;
+    known[i] = *like;
+  }
+  auto sizes = KnownIntegers::like(form.sizes.ptr());
+  auto padded_to = KnownIntegers::like(form.padded_to.ptr());
+  if (!sizes || !padded_to) return;
+  // A call that is known may go the long way all the same, time and again.
+  if (std::any_of(calls.begin(), calls.end(), [&](const auto& call) {
+        return call->plan == plan && call->input == known[0] && call->weights == known[1] &&
+               call->index == known[2];
+      })) {
+    return;
+  }
+  if (calls.size() >= kMostCalls) calls.pop_back();
+  auto call = std::make_shared<KnownCall>(KnownCall{.input = known[0],
+                                                    .weights = known[1],
+                                                    .index = known[2],
+                                                    .sizes = std::move(*sizes),
+                                                    .padded_to = std::move(*padded_to),
+                                                    .plan = plan,
+                                                    .sum = sum,
+                                                    .new_output = form.new_output});
+  calls.insert(calls.begin(), std::move(call));
+}
+
+std::shared_ptr<const KnownCall> KnownCalls::find(Calls& calls, const Arguments& given,
+                                                  const Tensors& tensors) {
+  const auto found = std::find_if(calls.begin(), calls.end(), [&](const auto& call) {
+    return call->input.equal(tensors.input) && call->weights.equal(tensors.weights) &&
+           call->index.equal(tensors.index) && is_int(given.lane, call->plan->lane) &&
+           call->sizes.equal(given.sizes) && call->padded_to.equal(given.padded_to);
+  });
+  if (found == calls.end()) return nullptr;
+  std::rotate(calls.begin(), found, found + 1);
+  return calls.front();
+}
+
+py::object KnownCalls::output_for(const KnownCall& call, PyObject* out, TensorFacts* facts) const {
+  const Plan& plan = *call.plan;
+  py::object output = out == Py_None ? call.new_output() : py::reinterpret_borrow<py::object>(out);
+  if (!reader_.read_result(output.ptr(), facts)) return {};
+  const bool fits = facts->type == call.input.type && facts->dims == 2 &&
+                    facts->shape[1] == plan.hidden && facts->bytes >= plan.output_bytes();
+  return fits ? output : py::object();
+}
+
+PyObject* KnownCalls::acquire_again(const AcquiredWindow& window) const {
+  if (!handle_->call([&](Engine& engine) { return engine.rearm(*window.buffer); })) {
+    return answer(Py_None);
+  }
+  TensorFacts facts;
+  const bool intact = reader_.read(window.tensor.ptr(), &facts) && facts.data == window.data &&
+                      window.form.equal(facts) && !reader_.wants_gradient(window.tensor.ptr());
+  return answer(intact ? window.tensor.ptr() : Py_None);
+}
+
+PyObject* KnownCalls::run_rows(Plan::Kind kind, const Arguments& given) {
+  Calls& calls = rows_of(kind);
+  Tensors tensors;
+  if (calls.empty() || given.stream != Py_None ||
+      !reader_.read_input(given.input, &tensors.input)) {
+    return answer(Py_None);
+  }
+  const auto call = find(calls, given, tensors);
+  if (call == nullptr) return answer(Py_None);
+  const Plan& plan = *call->plan;
+  TensorFacts target;
+  py::object output = output_for(*call, given.out, &target);
+  const MemoryRange in{range_of(tensors.input).begin, plan.input_bytes()};
+  const MemoryRange out{range_of(target).begin, plan.output_bytes()};
+  if (!output || !is_apart(in, out)) return answer(Py_None);
+
+  const int threads = threads_of(given);
+  const bool reduces = kind == Plan::Kind::kReduceScatter;
+  const bool done = handle_->call([&](Engine& engine) {
+    size_t offset = 0;
+    const auto window = engine.find(in.begin, &offset);
+    if (window == nullptr) {
+      return reduces ? engine.reduce_scatter_staged(plan, in.begin, target.data, threads)
+                     : engine.all_gather_staged(plan, in.begin, target.data, threads);
+    }
+    return reduces ? engine.reduce_scatter(plan, *window, offset, target.data, threads)
+                   : engine.all_gather(plan, *window, offset, target.data, threads);
+  });
+  return done ? output.release().ptr() : answer(Py_False);
+}
+
+PyObject* KnownCalls::run_combine(const Arguments& given, PyObject* weights, PyObject* index,
+                                  PyObject* scale) {
+  Tensors tensors;
+  if (combines_.empty() || given.stream != Py_None ||
+      (scale != Py_None && PyFloat_CheckExact(scale) == 0) ||
+      !reader_.read_input(given.input, &tensors.input) ||
+      (weights != Py_None && !reader_.read_input(weights, &tensors.weights)) ||
+      (index != Py_None && !reader_.read_result(index, &tensors.index))) {
+    return answer(Py_None);
+  }
+  const auto call = find(combines_, given, tensors);
+  if (call == nullptr) return answer(Py_None);
+  TensorFacts target;
+  py::object output = output_for(*call, given.out, &target);
+  if (!output) return answer(Py_None);
+
+  kernels::TopkReduceArgs sum = call->sum;
+  sum.input = tensors.input.data;
+  sum.weights = tensors.weights.data;
+  sum.index = tensors.index.data;
+  sum.has_scale = scale != Py_None;
+  if (sum.has_scale) sum.scale = fp32_of(PyFloat_AS_DOUBLE(scale));
+  const CombineInputs inputs{range_of(tensors.input), range_of(tensors.weights),
+                             range_of(tensors.index)};
+  const int threads = threads_of(given);
+  switch (handle_->call([&](Engine& engine) {
+    return engine.combine(*call->plan, sum, inputs, target.data, threads);
+  })) {
+    case Combined::kDone:
+      return output.release().ptr();
+    case Combined::kNoWindow:
+      return answer(Py_False);
+    case Combined::kUnready:
+      break;
+  }
+  return answer(Py_None);
+}
+
+}  // namespace symmoe::bindings

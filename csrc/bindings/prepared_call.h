@@ -1,0 +1,19 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+
+#include "collectives/device/device_group.h"
+
+namespace symmoe::bindings {
+
+void bind_prepared_call(pybind11::module_& module);
+
+// A reduce_scatter from a window's beginning as a callable of Python's: call(output, stream,
+// deterministic). It bypasses pybind11, whose search for the right function and the types of six
+// arguments takes longer than the call. Keeps `plan` and `buffer`, but not the group.
+pybind11::object prepare_call(const std::shared_ptr<DeviceGroup>& group, pybind11::object plan,
+                              pybind11::object buffer);
+
+}  // namespace symmoe::bindings

@@ -1,0 +1,108 @@
+"""Rows, and tables, of what was measured on devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..problem import Problem, format_size
+from ..results import Row, Samples, compare, make_row
+from ..table import heading, lines
+from .limit import limit_us, rates_of
+from .measure import Measured, Timing
+
+NO_MEANING = "  (emulated: times mean nothing)"
+_GAIN_FROM = "staged"
+
+
+def label_of(timing: Timing) -> str:
+    """The name in tables: "direct", or "direct/g" for a replayed graph."""
+    return timing.path if timing.kind == "eager" else f"{timing.path}/g"
+
+
+def make_rows(measured: Measured) -> list[Row]:
+    """One row per way, kind and problem, with the ratios to the others of the same problem."""
+    rates = rates_of(str(measured.facts["name"]))
+    rows: list[Row] = []
+    problems = list(dict.fromkeys(timing.problem for timing in measured.timings))
+    for problem in problems:
+        limit = 0.0
+        if rates is not None:
+            limit = limit_us(problem, rates, measured.sync_us, measured.sharing)
+        own = []
+        for timing in measured.timings:
+            if timing.problem != problem:
+                continue
+            samples = Samples(timing.spans_us, timing.wrong)
+            row = make_row(problem, label_of(timing), samples, limit, limit)
+            row |= {"way": timing.path, "timing": timing.kind}
+            if rates is None:
+                row |= {"limit_us": None, "limit_plain_us": None, "limit_ratio": None}
+            own.append(row)
+        compare(own)
+        rows += own
+    return rows
+
+
+def problem_of(row: Row) -> Problem:
+    """The problem that a row is of."""
+    fields = ("mode", "ranks", "dtype", "tokens", "hidden", "topk", "shape")
+    return Problem(**{field: row[field] for field in fields})
+
+
+def long_table(rows: list[Row]) -> list[str]:
+    """All rows, in the columns of the CPU's benchmark."""
+    paths = list(dict.fromkeys(row["path"] for row in rows))
+    text: list[str] = []
+    block = None
+    for problem in dict.fromkeys(problem_of(row) for row in rows):
+        if block != (block := (problem.mode, problem.hidden)):
+            text += heading(problem, paths).splitlines()
+            text.append(
+                f"# rows of {problem.hidden} elements, top-{problem.topk}; /g: per call within a"
+                f" replayed graph"
+            )
+        text += lines(problem, [r for r in rows if problem_of(r) == problem], paths).splitlines()
+    return text
+
+
+def short_table(rows: list[Row]) -> list[str]:
+    """Graph replay: microseconds of each way by size, and what direct saves against staged."""
+    ways = list(dict.fromkeys(row["way"] for row in rows))
+    head = f"{'mode':>10} {'hidden':>6} {'size':>8}" + "".join(f" {way:>13}" for way in ways)
+    text = [
+        "graph replay, us per call; gain: how much less direct takes than staged",
+        f"{head} {'gain':>6} {'limit':>6}",
+    ]
+    replayed = [row for row in rows if row["timing"] == "graph"]
+    for problem in dict.fromkeys(problem_of(row) for row in replayed):
+        here = {row["way"]: row for row in replayed if problem_of(row) == problem}
+        cells = "".join(
+            f" {here[w]['time_us']:>13.1f}" if w in here else f" {'-':>13}" for w in ways
+        )
+        gain = limit = "-"
+        direct = here.get("direct")
+        if direct is not None and _GAIN_FROM in here and here[_GAIN_FROM]["time_us"] > 0:
+            gain = f"{1 - direct['time_us'] / here[_GAIN_FROM]['time_us']:.0%}"
+        if direct is not None and direct["limit_ratio"] is not None:
+            limit = f"{direct['limit_ratio']:.2f}"
+        text.append(
+            f"{problem.mode:>10} {problem.hidden:>6} {format_size(problem.nbytes):>8}"
+            f"{cells} {gain:>6} {limit:>6}"
+        )
+    return text
+
+
+def notes(measured: Measured) -> list[str]:
+    """What a reader has to know beside the numbers."""
+    facts: dict[str, Any] = measured.facts
+    text = [
+        f"{facts['name']}, NCCL {facts['nccl']} ({facts['nccl_path']}), "
+        f"a small reduce-scatter takes {measured.sync_us:.1f} us"
+    ]
+    text += [f"{name} was left out: {reason}" for name, reason in measured.refusals.items()]
+    if measured.sharing > 1:
+        text.append(
+            f"{measured.sharing} ranks share a GPU and take turns on it: nothing here is said "
+            f"about NVLink"
+        )
+    return text

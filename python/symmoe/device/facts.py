@@ -1,0 +1,51 @@
+"""What `symmoe doctor` says about GPUs: what was built, which devices and NCCL there are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import _core
+from ..config import Config
+from ..errors import UnavailableError
+from . import libraries
+
+KINDS = ("cuda", "hip")
+
+
+def gpu() -> dict[str, Any]:
+    """The GPU path of this build on this machine, in words."""
+    facts: dict[str, Any] = {}
+    for kind in KINDS:
+        facts[kind] = _device(kind)
+    facts.update(_nccl())
+    emulation = libraries.back_end("host") is not None and libraries.fake_nccl() is not None
+    facts["emulation"] = "symmoe.testing works" if emulation else "not built (SYMMOE_TESTING=OFF)"
+    return facts
+
+
+def _device(kind: str) -> str:
+    path = libraries.back_end(kind)
+    if path is None:
+        compiler = "nvcc" if kind == "cuda" else "-DSYMMOE_HIP=ON"
+        return f"not built: this is a build without {compiler}"
+    try:
+        found = _core.Device(str(path), 0).properties
+    except UnavailableError as error:
+        return f"no: {error}"
+    major, minor = found["capability"]
+    return f"{found['name']}, capability {major}.{minor}, {found['multiprocessors']} SMs"
+
+
+def _nccl() -> dict[str, str]:
+    try:
+        config = Config.from_env()
+        found = _core.nccl_description(
+            config.nccl_lib or "", libraries.nccl_wheels(), config.allow_unsafe_nccl
+        )
+    except (UnavailableError, ValueError) as error:
+        return {"nccl": f"no: {error}"}
+    return {
+        "nccl": f"{found['version']} ({found['origin']}: {found['path']})",
+        "direct_path": found["no_direct"] or "as far as NCCL goes",
+        "peer_pointers": found["no_peer_pointers"] or "as far as NCCL goes",
+    }

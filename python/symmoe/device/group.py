@@ -1,0 +1,380 @@
+"""The group of devices and its collectives."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _core, topk
+from ..decision import Decision
+from ..plans import (
+    ALL_GATHER,
+    REDUCE_SCATTER,
+    WINDOW_TYPES,
+    Layout,
+    Sizes,
+    as_int,
+    check_input,
+    check_lane,
+    check_output,
+    check_overlap,
+    make_layout,
+    sizes_key,
+)
+from . import choice, fallback
+from .memory import DeviceMemory
+from .views import DeviceView
+
+MAX_LAYOUTS = 512
+
+
+class DeviceGroup(DeviceMemory):
+    """The ranks of a process group, each with a device and windows in its memory.
+
+    Made by `symmoe.init`; a context manager. The methods are those of `Group`, but none waits for
+    the device: work is queued on `stream` (None: torch's current one), and calls of one lane come
+    one after the other on the device also where their streams differ. Calls may be captured into
+    graphs, as long as no window has to grow meanwhile.
+
+    The input of `reduce_scatter` is in a window on all ranks or on none: NCCL reads the same place
+    of the same window everywhere. (Config.check compares that as well.)
+
+    Attributes:
+        rank: This rank in the group.
+        world_size: Number of ranks.
+    """
+
+    __slots__ = ()
+
+    def reduce_scatter(
+        self,
+        input: torch.Tensor,
+        out: torch.Tensor | None = None,
+        *,
+        sizes: Sizes = None,
+        padded_to: int | None = None,
+        lane: int = 0,
+        deterministic: bool = False,
+        stream: object | None = None,
+    ) -> torch.Tensor:
+        """Sums all ranks' partial rows and gives each rank its own. Collective.
+
+        Args:
+            input: [rows, hidden], the same shape on all ranks, contiguous. From a window (from
+                `acquire`, or a contiguous part of it) nothing is copied where the path sends from
+                there; it must be a "combine" window of this lane.
+            out: At least [own rows, hidden]; rows beyond are left alone. Never in a window; of
+                other inputs it may be exactly the own slice. None: a new tensor.
+            sizes: As in `Group.reduce_scatter`.
+            padded_to: As in `Group.reduce_scatter`.
+            lane: Which microbatch.
+            deterministic: Add in rank order, in fp32, with one rounding: the bits of the CPU's.
+                Otherwise NCCL chooses the order, by size and version.
+            stream: A stream of the device; None: the current one.
+
+        Returns:
+            `out`; ready for what `stream` is given next.
+
+        Raises:
+            TypeError, ValueError, MismatchError, SymmoeError: As `Group.reduce_scatter`.
+        """
+        view = self._views_by_id.get(id(input))
+        if (
+            view is not None
+            and view.reduces_in == lane
+            and sizes is None
+            and padded_to is None
+            and input.data_ptr() == view.address  # as is_intact, whose call would cost more
+            and input.shape == view.shape
+            and input.is_contiguous()
+            and not input.requires_grad
+        ):
+            prepared = view.even_call
+            if prepared is None:
+                prepared = self._prepare(view, lane)
+            if prepared is not None:
+                if not (
+                    type(out) is Tensor
+                    and out.shape == view.out_shape
+                    and out.dtype is view.dtype
+                    and self._accepts(out)
+                    and out.is_contiguous()
+                ):
+                    layout = self._layout(REDUCE_SCATTER, view.shape, view.dtype, None, None, lane)
+                    out = self._output(layout, out)
+                handle = self._current_stream() if stream is None else self._place.stream(stream)
+                if prepared(out.data_ptr(), handle, deterministic):
+                    if stream is not None or self._always_keeps:
+                        self._place.keep(handle, out)
+                    return out
+        return self._call(REDUCE_SCATTER, input, out, sizes, padded_to, lane, deterministic, stream)
+
+    def all_gather(
+        self,
+        input: torch.Tensor,
+        out: torch.Tensor | None = None,
+        *,
+        sizes: Sizes = None,
+        padded_to: int | None = None,
+        lane: int = 0,
+        stream: object | None = None,
+    ) -> torch.Tensor:
+        """Gives every rank the rows of all ranks. Collective.
+
+        Args:
+            input: [own rows, hidden], contiguous. Where rows are padded it may have up to that
+                many. In a window it must be a "dispatch" window of this lane.
+            out: At least [rows of all ranks, hidden]; padding and rows beyond are left alone. Never
+                in a window; the input may be exactly the own slice of it. None: a new tensor.
+            sizes: None: as many rows on all ranks as here. Otherwise as in `reduce_scatter`.
+            padded_to: As in `reduce_scatter`.
+            lane: Which microbatch.
+            stream: A stream of the device; None: the current one.
+
+        Returns:
+            `out`; ready for what `stream` is given next.
+
+        Raises:
+            TypeError, ValueError, MismatchError, SymmoeError: As `reduce_scatter`.
+        """
+        return self._call(ALL_GATHER, input, out, sizes, padded_to, lane, False, stream)
+
+    def combine(
+        self,
+        expert_out: torch.Tensor,
+        topk_weights: torch.Tensor | None = None,
+        *,
+        out: torch.Tensor | None = None,
+        index: torch.Tensor | None = None,
+        scale: float | None = None,
+        sizes: Sizes = None,
+        padded_to: int | None = None,
+        lane: int = 0,
+        deterministic: bool = False,
+        stream: object | None = None,
+    ) -> torch.Tensor:
+        """Top-k weighted sum straight into the window, then reduce_scatter. Collective.
+
+        Args:
+            expert_out: As in `Group.combine`.
+            topk_weights: As in `Group.combine`.
+            out: At least [own rows, H]; see `reduce_scatter`.
+            index: [M, K], int32 or int64: row of expert_out, -1: not on this rank. A value beyond
+                that counts as -1 and makes the next call, or `check`, raise ValueError.
+            scale: Factor of the sum.
+            sizes: See `reduce_scatter`.
+            padded_to: See `reduce_scatter`.
+            lane: Which microbatch; uses (and overwrites) its "combine" window.
+            deterministic: See `reduce_scatter`.
+            stream: A stream of the device; None: the current one.
+
+        Returns:
+            `out`; ready for what `stream` is given next.
+
+        Raises:
+            TypeError, ValueError, MismatchError, SymmoeError: As `reduce_scatter`.
+        """
+        where = self._where["combine"]
+        terms = topk.check_terms(where, expert_out, topk_weights, index, scale, self._place)
+        shape = (terms.tokens, terms.hidden)
+        key = self._sizes_key("combine", sizes)
+        layout = self._layout(REDUCE_SCATTER, shape, terms.dtype, key, padded_to, lane)
+        out = self._output(layout, out)
+        topk.check_apart(where, terms, out.data_ptr(), layout.out_bytes)
+        handle = self._place.stream(stream)
+        window = self.acquire("combine", shape, terms.dtype, lane=lane, stream=handle)
+        if window is None:
+            window = self._place.empty(shape, terms.dtype, handle)
+        target = window.data_ptr()
+        topk.check_apart(where, terms, target, layout.in_bytes)
+        if terms.tokens:
+            code = WINDOW_TYPES[terms.dtype]
+            self._core.topk_reduce(*topk.core_arguments(terms, target, code), handle)
+            for tensor in (expert_out, topk_weights, index):
+                if tensor is not None:
+                    self._place.keep(handle, tensor)
+        return self._run(layout, window, out, False, deterministic, handle)
+
+    def explain(self, operation: str, *args: Any, **kwargs: Any) -> Decision:
+        """The path a call would take here, and why. No communication, no effect.
+
+        Args:
+            operation: "reduce_scatter", "combine" or "all_gather".
+            *args: As for that method.
+            **kwargs: As for that method.
+
+        Raises:
+            TypeError, ValueError: What the method would raise for its arguments.
+        """
+        self._require_open("explain")
+        if operation not in _SIGNATURES:
+            raise ValueError(f"explain: {operation!r} is none of {', '.join(_SIGNATURES)}")
+        bound = _SIGNATURES[operation].bind(self, *args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        sizes = self._sizes_key(operation, given["sizes"])
+        deterministic = given.get("deterministic", False)
+        if operation == "combine":
+            terms = topk.check_terms(
+                self._where["combine"],
+                given["expert_out"],
+                given["topk_weights"],
+                given["index"],
+                given["scale"],
+                self._place,
+            )
+            shape, dtype, name = (terms.tokens, terms.hidden), terms.dtype, REDUCE_SCATTER
+            in_window = True
+        else:
+            tensor = given["input"]
+            check_input(self._where[operation], "input", tensor, self._place)
+            shape, dtype, name = tensor.shape, tensor.dtype, operation
+            in_window = self._core.find(tensor.data_ptr()) is not None
+        layout = self._layout(name, shape, dtype, sizes, given["padded_to"], given["lane"])
+        if layout.device_plan is None:
+            return choice.without_plan(layout)
+        candidates = self._core.explain(layout.device_plan, deterministic)
+        return choice.decide(candidates, in_window)
+
+    # --- the way of every call --------------------------------------------------------------------
+
+    def _prepare(self, view: DeviceView, lane: int) -> _core.PreparedCall | None:
+        """The even reduce_scatter of a view; None where windows do not know the dtype."""
+        layout = self._layout(REDUCE_SCATTER, view.shape, view.dtype, None, None, lane)
+        view.out_shape = torch.Size(layout.out_shape)
+        if layout.device_plan is not None:
+            view.even_call = self._core.prepare(layout.device_plan, view.buffer)
+        return view.even_call
+
+    def _sizes_key(self, operation: str, sizes: Sizes) -> int | tuple[int, ...] | None:
+        try:
+            return sizes_key(sizes)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{self._where[operation]}: {error}") from None
+
+    def _layout(
+        self,
+        operation: str,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        sizes: int | tuple[int, ...] | None,
+        padded_to: int | None,
+        lane: int,
+    ) -> Layout:
+        key = (operation, shape, dtype, lane, sizes, padded_to)
+        layout = self._layouts.get(key)
+        if layout is None:
+            where = self._where[operation]
+            lane = check_lane(where, lane)
+            if padded_to is not None:
+                padded_to = as_int(f"{where}: padded_to", padded_to)
+            layout = make_layout(
+                operation, dtype, tuple(shape), sizes, padded_to, lane, self.rank, self.world_size
+            )
+            if layout.plan is not None:
+                layout.device_plan = _core.DevicePlan(layout.plan)
+            if len(self._layouts) >= MAX_LAYOUTS:
+                self._layouts.clear()
+            self._layouts[key] = layout
+        return layout
+
+    def _output(self, layout: Layout, out: torch.Tensor | None) -> torch.Tensor:
+        """The output of a call, checked; a new one if None is given."""
+        if out is None:
+            return torch.empty(layout.out_shape, dtype=layout.dtype, device=self._place.device)
+        if not (
+            isinstance(out, torch.Tensor)
+            and out.shape == layout.out_shape
+            and out.dtype is layout.dtype
+            and self._place.accepts(out)
+            and out.is_contiguous()
+        ):
+            where = self._where[layout.operation]
+            check_output(where, out, layout.dtype, layout.out_shape, self._place)
+        return out
+
+    def _call(
+        self,
+        operation: str,
+        tensor: torch.Tensor,
+        out: torch.Tensor | None,
+        sizes: Sizes,
+        padded_to: int | None,
+        lane: int,
+        deterministic: bool,
+        stream: object | None,
+    ) -> torch.Tensor:
+        """A collective on any tensor."""
+        self._require_open(operation)
+        where = self._where[operation]
+        check_input(where, "input", tensor, self._place)
+        key = self._sizes_key(operation, sizes)
+        layout = self._layout(operation, tensor.shape, tensor.dtype, key, padded_to, lane)
+        in_place = False
+        if out is None:
+            out = self._output(layout, None)
+        else:
+            out = self._output(layout, out)
+            begin, target = tensor.data_ptr(), out.data_ptr()
+            if target + layout.out_bytes > begin and begin + layout.in_bytes > target:
+                in_place = check_overlap(where, tensor, out, layout)
+        return self._run(layout, tensor, out, in_place, deterministic, self._place.stream(stream))
+
+    def _run(
+        self,
+        layout: Layout,
+        tensor: torch.Tensor,
+        out: torch.Tensor,
+        in_place: bool,
+        deterministic: bool,
+        stream: int,
+    ) -> torch.Tensor:
+        plan = layout.device_plan
+        if plan is not None:
+            address, target = tensor.data_ptr(), out.data_ptr()
+            found = self._core.find(address) if layout.in_bytes else None
+            if found is None:
+                done = self._core.run_from(plan, address, target, stream, deterministic)
+            else:
+                done = self._core.run(plan, found[0], found[1], target, stream, deterministic)
+            if done:
+                if found is None:
+                    self._place.keep(stream, tensor)  # windows are the group's to keep
+                self._place.keep(stream, out)
+                return out
+        self._fallbacks += 1
+        with self._place.in_order(stream):
+            fallback.run(
+                self._process_group, layout, tensor, out, in_place, deterministic, self._place
+            )
+        return out
+
+    def __enter__(self) -> DeviceGroup:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+            return
+        with contextlib.suppress(Exception):  # it must not hide why the block was left
+            self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else self._place.name
+        return f"<symmoe.DeviceGroup rank {self.rank} of {self.world_size}: {state}>"
+
+
+_SIGNATURES = {
+    name: inspect.signature(getattr(DeviceGroup, name))
+    for name in (REDUCE_SCATTER, "combine", ALL_GATHER)
+}

@@ -1,0 +1,91 @@
+"""The scenarios that the other tests run emulated, on real devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gpu_device
+import pytest
+import torch
+
+import device_scenarios as results
+import device_scenarios_graphs as graphs
+import device_scenarios_life as life
+import device_scenarios_windows as windows
+from ranks import Ranks
+from reference import DTYPES
+
+Case = tuple[Callable[..., Any], list[Any]]
+
+pytest_plugins = ("gpu_fixtures",)
+SECONDS = 120.0
+# Right on any NCCL.
+ANYWHERE: list[Case] = [
+    *[(results.in_place, [dtype]) for dtype in DTYPES],
+    *[(results.gathers, [dtype]) for dtype in DTYPES],
+    (results.nothing_to_do, []),
+    (results.other_types, []),
+    (results.wrong_index, []),
+    (graphs.without_windows, []),
+    (windows.capped, []),
+    (life.threads, []),
+]
+# Only with windows: the direct path.
+WITH_WINDOWS: list[Case] = [
+    *[(results.sums, [dtype]) for dtype in DTYPES],
+    *[(results.combines, [dtype]) for dtype in DTYPES],
+    *[(results.special_values, [dtype]) for dtype in DTYPES],
+    (results.large_gathers, []),
+    *[(graphs.replays, [deterministic]) for deterministic in (False, True)],
+    *[(graphs.refused_growth, [capturing]) for capturing in ([0], [0, 1])],
+    (graphs.refused_scratch, []),
+    (graphs.outgrown, []),
+    (graphs.foreign_writes, []),
+    (graphs.freed, []),
+    (graphs.two_lanes, []),
+    (graphs.work_outside, []),
+    (graphs.abandoned, []),
+    (windows.staging, []),
+    (windows.between, []),
+    (windows.pairing, []),
+    (windows.parts_of_a_window, []),
+    (windows.growth, []),
+    (windows.slow_user, []),
+    (windows.other_streams, []),
+    (windows.lanes, []),
+    (life.sleep, []),
+    (life.ends, []),
+    (life.several, []),
+    (life.different_calls, []),
+    (life.same_on_other_devices, []),
+]
+
+
+def name_of(case: Case) -> str:
+    scenario, arguments = case
+    words = [str(word).removeprefix("torch.") for word in arguments]
+    return " ".join(
+        [scenario.__module__.removeprefix("device_scenarios"), scenario.__name__, *words]
+    )
+
+
+@pytest.mark.parametrize("case", ANYWHERE, ids=name_of)
+def test_anywhere(gpu_ranks: Ranks, case: Case) -> None:
+    scenario, arguments = case
+    gpu_ranks.run(gpu_device.world(), gpu_device.on_device, scenario, *arguments, seconds=SECONDS)
+
+
+@pytest.mark.parametrize("case", WITH_WINDOWS, ids=name_of)
+def test_with_windows(gpu_ranks: Ranks, no_windows: str, case: Case) -> None:
+    if no_windows:
+        pytest.skip(f"no windows here: {no_windows}")
+    scenario, arguments = case
+    gpu_ranks.run(gpu_device.world(), gpu_device.on_device, scenario, *arguments, seconds=SECONDS)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_one_device_alone(gpu_ranks: Ranks, dtype: torch.dtype) -> None:
+    """The device kernels, with no NCCL at all: the CPU's bits."""
+    for scenario in (results.sums, results.combines):
+        gpu_ranks.run(1, gpu_device.on_device, scenario, dtype, seconds=SECONDS)

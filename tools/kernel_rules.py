@@ -1,0 +1,72 @@
+"""What the machine code of each device kernel must look like, and what it may not."""
+
+from __future__ import annotations
+
+import functools
+import re
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+
+TYPES = {"0": "bf16", "1": "fp16", "2": "fp32"}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The bars for a kernel.
+
+    Attributes:
+        loads_128: Least number of 16-byte loads; 0 where elements are taken one by one.
+        stores_128: Likewise.
+        narrow_accesses: The most accesses of less than 16 bytes in the loop that has the vectors.
+        read_only_cache: Whether it may load through the read-only cache. Memory that peers write
+            must not be read that way: the cache does not see their stores.
+    """
+
+    loads_128: int
+    stores_128: int
+    narrow_accesses: int = 0
+    read_only_cache: bool = False
+
+
+ELEMENTS = Rule(0, 0)
+VECTORS_ONLY = Rule(1, 1)
+
+
+def _topk_rule(match: re.Match[str]) -> Rule:
+    """Expert output is read by its owner alone. Each slot of a batch has a load of its own."""
+    if match["columns"] == "Narrow":
+        return Rule(0, 0, read_only_cache=True)
+    # An index and a weight of either width, and the four parts of a fault's report.
+    return Rule(max(1, int(match["slots"]) // 2), 1, narrow_accesses=8, read_only_cache=True)
+
+
+RULES: dict[str, Callable[[re.Match[str]], Rule]] = {
+    r"topk_reduce<(?P<columns>Wide|Narrow) \w+ to \w+, (?P<slots>\d+)>": _topk_rule,
+    r"rank_reduce<\w+>": lambda _: Rule(2, 1),
+    r"copy_to_window<16 bytes>": lambda _: VECTORS_ONLY,
+    r"copy_to_window<\w+ bytes?>": lambda _: ELEMENTS,
+}
+
+
+def rule_for(name: str) -> Rule | None:
+    """The rule for a kernel by its short name."""
+    for pattern, make in RULES.items():
+        match = re.fullmatch(pattern, name)
+        if match is not None:
+            return make(match)
+    return None
+
+
+@functools.cache
+def short_name(mangled: str) -> str:
+    """A kernel's name with its template arguments, as people say it."""
+    done = subprocess.run(["c++filt", mangled], check=True, capture_output=True, text=True)
+    name = re.sub(r"\((?:symmoe::kernels|long|int)[^()]*\)$", "", done.stdout.strip())
+    name = re.sub(r"^void |symmoe::(?:kernels::)?(?:cuda::|hip::|dev::)*", "", name)
+    name = re.sub(r"\(DType\)(\d)", lambda match: TYPES[match[1]], name)
+    name = re.sub(r"(Wide|Narrow)Columns<(\w+), (\w+)>", r"\1 \2 to \3", name)
+    sizes = {"Bits128": "16 bytes", "unsigned int": "4 bytes", "unsigned short": "2 bytes"}
+    for kind, said in {**sizes, "unsigned char": "1 byte"}.items():
+        name = name.replace(f"<{kind}>", f"<{said}>")
+    return name
