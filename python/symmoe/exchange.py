@@ -103,8 +103,7 @@ class StoreExchange:
             raise
         except RuntimeError as error:
             raise SymmoeError(
-                f"{self.operation} on rank {self._rank}: the process group's store failed: "
-                f"{error}"
+                f"{self.operation} on rank {self._rank}: the process group's store failed: {error}"
             ) from error
 
     def _forget_before(self, topic: str) -> None:
