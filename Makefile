@@ -7,6 +7,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 VENV ?= .venv
+CUDA_TORCH ?= torch==2.14.1
+CUDA_VENV ?= .venv-cuda
 JOBS ?= $(shell nproc)
 # Passed on: make test ARGS='-k windows', make bench ARGS='--ranks 2 --dtype bf16'.
 ARGS ?=
@@ -18,13 +20,15 @@ CPP_FILES = $(shell find csrc tests/cpp tests/ptx bench -name '*.cpp' -o -name '
 TIDY_FILES = $(shell find csrc -name '*.cpp')
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check check-house check-python check-cpp check-device format bench gpu core clean distclean
+.PHONY: help demo test check check-house check-python check-cpp check-device check-cuda format bench gpu core clean
+.PHONY: distclean
 .SECONDARY:
 
 help:
 	@echo 'make demo    one MoE layer of a real model over 4 processes, then a benchmark plot'
 	@echo 'make test    all tests: Python, several processes, C++ plain and under sanitizers'
 	@echo 'make check   formatting, linters, types, house rules'
+	@echo 'make check-cuda  what compilers see of GPU tensors: downloads torch with CUDA, 5 GB'
 	@echo 'make bench   the full benchmark, beside oneCCL, Intel MPI and MPICH'
 	@echo 'make gpu     on a machine with GPUs: builds, tests and times with what is installed there'
 	@echo 'make core    compiles the core in place'
@@ -77,6 +81,17 @@ check-cpp: $(STAMPS)/extra-dev $(STAMPS)/cuda-toolchain
 check-device: $(STAMPS)/cuda-toolchain
 	@echo '== device kernels, compiled for every GPU (half a minute on 2 cores, once)'
 	@$(BIN)/python tools/check_device.py --brief
+
+# With torch's CUDA build, 5 GB in an environment of its own, but without a GPU.
+check-cuda: core $(CUDA_VENV)/.torch
+	@echo '== tensors on a GPU, where there is none (a minute on 2 cores)'
+	@PYTHONPATH=python $(CUDA_VENV)/bin/python tests/cuda/check_fake_cuda.py
+
+$(CUDA_VENV)/.torch: Makefile
+	@echo '== $(CUDA_TORCH) with CUDA, in $(CUDA_VENV)'
+	@$(PYTHON) -m venv $(CUDA_VENV)
+	@$(CUDA_VENV)/bin/python -m pip --disable-pip-version-check -q install '$(CUDA_TORCH)' numpy
+	@touch $@
 
 format: $(STAMPS)/extra-dev
 	$(BIN)/ruff check --fix .
@@ -136,7 +151,7 @@ $(STAMPS)/extra-%: $(STAMPS)/package
 clean:
 	rm -rf build dist python/*.egg-info python/symmoe/_core*.so python/symmoe/libsymmoe_*.so
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	find . -path ./$(VENV) -prune -o -name __pycache__ -prune -exec rm -rf {} +
+	find . -path ./$(VENV) -prune -o -path ./$(CUDA_VENV) -prune -o -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(CUDA_VENV)

@@ -29,10 +29,13 @@ def run_ranks(body: Callable[..., None], world: int, *args: Any) -> list[int]:
 def wait_for(processes: Sequence[BaseProcess]) -> list[int]:
     """Returns when all have ended, or one has failed: the numbers of those that have."""
     failed: list[int] = []
-    running: set[Any] = {process.sentinel for process in processes}
+    running: dict[Any, int] = {process.sentinel: rank for rank, process in enumerate(processes)}
     while running and not failed:
         # Who still runs follows from what ended here. To ask the processes could leave nobody to
         # wait for, if the last one ends just then, and such a wait has no end.
-        running.difference_update(wait(running))
-        failed = [rank for rank, process in enumerate(processes) if process.exitcode]
-    return failed
+        for ended in wait(running):
+            rank = running.pop(ended)
+            processes[rank].join()  # it is about to end; before that it has no exit code
+            if processes[rank].exitcode:
+                failed.append(rank)
+    return sorted(failed)

@@ -67,7 +67,7 @@ def run_rank(rank: int, world: int, address: str, arguments: argparse.Namespace)
     """All that one process does."""
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world))
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world)
-    with torch.no_grad(), symmoe.init() as group:
+    with torch.no_grad(), symmoe.init(device="cpu") as group:
         demonstrate(group, arguments)
     dist.destroy_process_group()
 

@@ -58,6 +58,9 @@ class Lab(Protocol):
     def host(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy for the host, after all work."""
 
+    def topk_reduce(self, *tensors: Any, **options: Any) -> torch.Tensor:
+        """`symmoe.topk_reduce` with tensors of this device."""
+
     def stream(self) -> Any:
         """A new stream."""
 
@@ -105,6 +108,10 @@ class EmulatedLab:
         """A copy, after all work."""
         testing.synchronize()
         return tensor.clone()
+
+    def topk_reduce(self, *tensors: Any, **options: Any) -> torch.Tensor:
+        """That of symmoe.testing."""
+        return testing.topk_reduce(*tensors, **options)
 
     def stream(self) -> testing.Stream:
         """A new stream."""
@@ -156,6 +163,10 @@ class CudaLab:
         """A copy for the host, after all work."""
         torch.cuda.synchronize()
         return tensor.cpu()
+
+    def topk_reduce(self, *tensors: Any, **options: Any) -> torch.Tensor:
+        """The public one."""
+        return symmoe.topk_reduce(*tensors, **options)
 
     def stream(self) -> torch.cuda.Stream:
         """A new stream."""

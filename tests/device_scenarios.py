@@ -265,3 +265,84 @@ def other_types(lab: Lab, rank: int, world: int) -> None:
             assert group.acquire("combine", (world, HIDDEN), dtype) is None
             assert group.explain("reduce_scatter", lab.tensor(given[rank])).path == "process_group"
         assert group.stats()["calls_process_group"] == 2
+
+
+def alone(lab: Lab, rank: int, world: int, dtype: torch.dtype) -> None:
+    """The top-k sum without a group: the CPU's bits, in its stream's order, also in a graph."""
+    rows, weights = noise(1, (5, 3, HIDDEN), dtype), noise(2, (5, 3), torch.float32)
+    flat = rows.view(-1, HIDDEN)
+    index = torch.arange(15, dtype=torch.int32).view(5, 3)
+    index[1, 0] = index[4, 2] = -1
+    on_device = [lab.tensor(each) for each in (rows, weights, flat, index)]
+    for out_type in (dtype, torch.float32):
+        out = lab.tensor(torch.full((5, HIDDEN), 7.0, dtype=out_type))
+        assert lab.topk_reduce(on_device[0], on_device[1], out=out, scale=0.5) is out
+        assert_same_bits(lab.host(out), topk_sum(rows, weights, None, 0.5, out_type))
+        lab.topk_reduce(on_device[2], out=out, index=on_device[3])
+        assert_same_bits(lab.host(out), topk_sum(flat, None, index, None, out_type))
+    none = lab.tensor(torch.empty(0, 3, HIDDEN, dtype=dtype))
+    assert lab.topk_reduce(none, out=none[:, 0]).shape == (0, HIDDEN)
+
+    stream, source = lab.stream(), lab.tensor(torch.zeros(4, HIDDEN, dtype=dtype))
+    out, ones = lab.tensor(source.clone()), lab.tensor(torch.ones(4, HIDDEN, dtype=dtype))
+    lab.synchronize()
+    with lab.use(stream):
+        lab.slow(0.05)
+        lab.put(source, ones)
+    lab.topk_reduce(source, out=out, stream=stream, scale=3)
+    assert bool((lab.host(out) == 3).all())
+    with lab.capture(stream) as graph:
+        lab.topk_reduce(source, out=out, scale=5)
+    for value in (2.0, 4.0):
+        values = lab.tensor(torch.full((4, HIDDEN), value, dtype=dtype))
+        lab.put(source, values)
+        lab.synchronize()
+        with lab.use(stream):
+            graph.replay()
+        assert bool((lab.host(out) == 5 * value).all())
+    graph.reset()
+
+
+def alone_refuses(lab: Lab, rank: int, world: int) -> None:
+    """What is wrong is refused before anything is queued; what only the kernel sees, afterwards."""
+    rows, out = lab.tensor(torch.ones(6, HIDDEN)), lab.tensor(torch.zeros(3, HIDDEN))
+    index = torch.tensor([[0, 1], [2, 3], [4, 5]])
+    found = lab.tensor(index)
+    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"out": torch.empty(3, HIDDEN, device="meta")}, ValueError, "out is on meta, expected"),
+        ({"index": torch.empty(3, 2, device="meta")}, ValueError, "index is on meta, expected"),
+        ({"index": found.float()}, TypeError, "index is float32"),
+        ({"out": out[:2]}, ValueError, r"out has shape \[2, 40\]"),
+        ({"out": out.double()}, TypeError, "out is float64"),
+        ({"out": rows[1:4]}, ValueError, "overlaps expert_out"),
+        ({"scale": "much"}, TypeError, "scale"),
+        ({"stream": "mine"}, TypeError, "stream must be"),
+    ]
+    for options, kind, text in wrong:
+        with pytest.raises(kind, match=text):
+            lab.topk_reduce(rows, **({"out": out, "index": found} | options))
+    assert bool((lab.host(out) == 0).all())
+    index[1, 0] = 6
+    lab.topk_reduce(rows, out=out, index=lab.tensor(index))
+    assert lab.host(out)[:, 0].tolist() == [2, 1, 2]
+    with pytest.raises(ValueError, match=r"index\[1, 0\] is 6"):
+        lab.topk_reduce(rows, out=out, index=found)
+    lab.topk_reduce(rows, out=out, index=found)
+    assert bool((lab.host(out) == 2).all())
+
+
+def alone_into_window(lab: Lab, rank: int, world: int) -> None:
+    """The steps of combine one by one give what it gives, and leave nothing behind."""
+    rows = lab.tensor(noise(rank, (2 * world, 3, HIDDEN), torch.float32))
+    with lab.init() as group:
+        whole = lab.host(group.combine(rows, deterministic=True))
+        window = group.acquire("combine", (2 * world, HIDDEN), torch.float32)
+        assert window is not None
+        lab.topk_reduce(rows, out=window)
+        assert_same_bits(lab.host(group.reduce_scatter(window, deterministic=True)), whole)
+        assert group.stats()["calls_staged"] == 0
+        with pytest.raises(ValueError, match="reduced already"):
+            group.reduce_scatter(window)
+        del window
+        group.suspend()
+        group.resume()

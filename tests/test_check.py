@@ -57,7 +57,7 @@ def differing(rank: int, world: int, windows: bool) -> None:
         (lambda g: g.reduce_scatter(ones(4), deterministic=first), ("deterministic", "rows=4")),
     ]
     config = symmoe.Config(check=True, timeout=20, windows=windows)
-    with symmoe.init(config=config) as group:
+    with symmoe.init(config=config, device="cpu") as group:
         still_works(group)
         for call, words in cases:
             with pytest.raises(symmoe.MismatchError) as caught:
@@ -75,7 +75,7 @@ def test_different_calls(ranks: Ranks, windows: bool) -> None:
 
 def invalid_on_one(rank: int, world: int, windows: bool) -> None:
     config = symmoe.Config(check=True, timeout=20, windows=windows)
-    with symmoe.init(config=config) as group:
+    with symmoe.init(config=config, device="cpu") as group:
         index = torch.zeros(world, 2, dtype=torch.int64)
         cases: list[tuple[Callable[[bool], object], type[Exception], str]] = [
             (
@@ -115,7 +115,7 @@ def test_invalid_input_on_one_rank(ranks: Ranks, windows: bool) -> None:
 
 def late_refusals(rank: int, world: int) -> None:
     """What only the pool knows is compared before the collective as well."""
-    with symmoe.init(config=CONFIG) as group:
+    with symmoe.init(config=CONFIG, device="cpu") as group:
         window = group.acquire("combine", (2 * world, 8), torch.float32)
         assert window is not None
         window.fill_(1)
@@ -148,7 +148,7 @@ def crossed_lanes(rank: int, world: int) -> float:
     config = _core.GroupConfig
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_core, "GroupConfig", impatient)
-        group = symmoe.init(config=CONFIG)
+        group = symmoe.init(config=CONFIG, device="cpu")
     still_works(group)
     start = time.monotonic()
     with pytest.raises(symmoe.SymmoeError):
@@ -166,7 +166,10 @@ def test_different_lanes() -> None:
 
 
 def from_environment(rank: int, world: int) -> None:
-    with symmoe.init() as group, pytest.raises(symmoe.MismatchError, match=r"rows=4 .*rows=6"):
+    with (
+        symmoe.init(device="cpu") as group,
+        pytest.raises(symmoe.MismatchError, match=r"rows=4 .*rows=6"),
+    ):
         group.reduce_scatter(ones(4 + 2 * rank))
     assert world == 2
 

@@ -9,9 +9,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from symmoe import _core
+import symmoe
+from symmoe import _core, errors
 
 MIB = 1 << 20
+
+
+def test_all_errors_are_public() -> None:
+    classes = [it for it in vars(errors).values() if isinstance(it, type)]
+    assert symmoe.SymmoeError in classes
+    for error in classes:
+        assert getattr(symmoe, error.__name__) is error
+        assert error.__name__ in symmoe.__all__
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 import device_scenarios_life as scenarios
 from device_lab import EmulatedLab, Lab, emulated
-from ranks import Ranks
+from ranks import Ranks, fresh
 from symmoe import Config, testing
 
 pytestmark = pytest.mark.multi
@@ -59,8 +59,8 @@ class _Id(ctypes.Structure):
     _fields_ = [("internal", ctypes.c_char * ID_BYTES)]
 
 
-def borrowed(lab: Lab, rank: int, world: int) -> None:
-    """A communicator of the caller's serves, and is neither destroyed nor aborted."""
+def communicator(rank: int, world: int) -> tuple[ctypes.CDLL, ctypes.c_void_p]:
+    """A communicator of all ranks, and the NCCL that it is of."""
     library = ctypes.CDLL(str(testing.nccl()._library._name))
     library.ncclCommInitRank.argtypes = [
         ctypes.POINTER(ctypes.c_void_p),
@@ -77,6 +77,12 @@ def borrowed(lab: Lab, rank: int, world: int) -> None:
     ctypes.memmove(ctypes.byref(unique), texts[0], ID_BYTES)
     made = ctypes.c_void_p()
     assert library.ncclCommInitRank(ctypes.byref(made), world, unique, rank) == 0
+    return library, made
+
+
+def borrowed(lab: Lab, rank: int, world: int) -> None:
+    """A communicator of the caller's serves, and is neither destroyed nor aborted."""
+    library, made = communicator(rank, world)
     for _ in range(2):
         with lab.init(comm_ptr=made.value) as group:
             scenarios.use(lab, group)
@@ -91,6 +97,26 @@ def borrowed(lab: Lab, rank: int, world: int) -> None:
 
 def test_borrowed_communicator(ranks: Ranks) -> None:
     ranks.run(2, emulated, borrowed)
+
+
+def borrowed_and_failed(lab: Lab, rank: int, world: int) -> None:
+    """Where a communicator lives on, nothing else may come to lie where its windows are."""
+    library, made = communicator(rank, world)
+    group = lab.init(comm_ptr=made.value)
+    group._core.poison("a test")
+    dist.barrier()
+    group.close()
+    del group
+    gc.collect()
+    assert testing.nccl().live()["windows"] == 1
+    assert testing.nccl().misuses() == []
+    dist.barrier()
+    assert library.ncclCommAbort(made) == 0  # and what is registered goes with it
+
+
+def test_borrowed_communicator_of_a_failed_group() -> None:
+    with fresh() as workers:  # they keep that memory for good
+        workers.run(2, emulated, borrowed_and_failed)
 
 
 def held() -> dict[str, int]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -36,10 +38,22 @@ def results(group: DeviceGroup) -> dict[str, int]:
     return group.stats()
 
 
+def begin(trouble: str, **options: Any) -> DeviceGroup:
+    """A group whose making warns of this, at the line that asked for it; "": of nothing."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        group = testing.init(**options)
+    warned = [it for it in caught if issubclass(it.category, RuntimeWarning)]
+    assert [it.filename for it in warned] == [__file__] * bool(trouble), warned
+    assert all(trouble in str(it.message) for it in warned), warned
+    return group
+
+
 def old(rank: int, world: int, version: int, unsafe: bool, reason: str) -> None:
     start_afresh(version=str(version))
     try:
-        with testing.init(config=Config(allow_unsafe_nccl=unsafe)) as group:
+        trouble = f"init on rank {rank}: no windows" if reason else ""
+        with begin(trouble, config=Config(allow_unsafe_nccl=unsafe)) as group:
             text = group.describe()["no_windows"]
             counts = results(group)
             rows = torch.ones(world, HIDDEN, dtype=DTYPE)
@@ -85,7 +99,8 @@ def test_version(ranks: Ranks, version: int, unsafe: bool, reason: str) -> None:
 def none(rank: int, world: int, missing_on: list[int]) -> None:
     start_afresh()
     nowhere = "/nowhere/libnccl.so.2"
-    with testing.init(nccl=nowhere if rank in missing_on else None) as group:
+    trouble = f"init on rank {rank}: no NCCL, calls use the process group: rank"
+    with begin(trouble, nccl=nowhere if rank in missing_on else None) as group:
         reason = group.describe()["no_communicator"]
         assert f"rank {missing_on[0]}: " in reason
         assert nowhere in reason
@@ -105,7 +120,7 @@ def test_no_nccl(ranks: Ranks, missing_on: list[int]) -> None:
 def different(rank: int, world: int) -> None:
     start_afresh(version="23007" if rank else "22902")
     try:
-        with testing.init() as group:
+        with begin("ranks have different NCCLs") as group:
             reason = group.describe()["no_communicator"]
             assert "different NCCLs: rank 0 2.29.2, rank 1 2.30.7" in reason
             assert results(group)["calls_process_group"] > 0
@@ -117,9 +132,23 @@ def test_different_nccls(ranks: Ranks) -> None:
     ranks.run(2, different)
 
 
+def unregistered(rank: int, world: int) -> None:
+    start_afresh()
+    testing.nccl().fail("ncclCommWindowRegister:1:1=null")
+    with begin(f"init on rank {rank}: no windows, calls use NCCL's ordinary kernels: ") as group:
+        assert "rank 1: " in group.describe()["no_windows"]
+        assert results(group)["calls_plain"] > 0
+    start_afresh()
+    begin("").close()
+
+
+def test_failed_registration(ranks: Ranks) -> None:
+    ranks.run(2, unregistered)
+
+
 def turned_off(rank: int, world: int) -> None:
     start_afresh()
-    with testing.init(config=Config(windows=False)) as group:
+    with begin("", config=Config(windows=False)) as group:
         assert "turned off" in group.describe()["no_windows"]
         counts = results(group)
         assert counts["calls_plain"] > 0

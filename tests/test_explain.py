@@ -40,7 +40,7 @@ def window_of(group: symmoe.Group, role: str, rows: int, lane: int = 0) -> torch
 
 
 def everything(rank: int, world: int, cap: int | None) -> None:
-    with symmoe.init(config=symmoe.Config(max_buffer_bytes=cap)) as group:
+    with symmoe.init(config=symmoe.Config(max_buffer_bytes=cap), device="cpu") as group:
         small, large = torch.ones(4 * world, HIDDEN), torch.ones(400 * world, HIDDEN)
         beyond = "process_group" if cap and world > 1 else None
         for lane in (0, 1):
@@ -73,7 +73,7 @@ def uneven(rank: int, world: int) -> None:
     """The rank with the most rows decides for all whether windows are large enough."""
     sizes = [1] * (world - 1) + [200]
     config = symmoe.Config(max_buffer_bytes=100 * HIDDEN * 4)
-    with symmoe.init(config=config) as group:
+    with symmoe.init(config=config, device="cpu") as group:
         mine = torch.ones(sizes[rank], HIDDEN)
         assert path_of(group, "all_gather", mine, sizes=sizes) == "process_group"
         decision = group.explain("all_gather", mine, sizes=sizes)
@@ -109,7 +109,7 @@ class Short:
 
 def short_of_memory(rank: int, world: int) -> None:
     rows = 8 * world
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         mine = torch.ones(rows, HIDDEN)
         core = group._core
         assert core is not None
@@ -138,7 +138,7 @@ def test_after_a_refusal(ranks: Ranks) -> None:
 def short_peer(rank: int, world: int) -> None:
     """A rank learns in the call that another one has no window; from then on explain says so."""
     rows = 8 * world
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         core = group._core
         assert core is not None
         mine = window_of(group, "combine", rows)
@@ -165,7 +165,7 @@ def test_after_a_fallback(ranks: Ranks) -> None:
 def refusals(rank: int, world: int) -> None:
     """What the call refuses because of windows, explain refuses too."""
     rows = 4 * world
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         window = window_of(group, "combine", rows)
         sent = window_of(group, "dispatch", rows)
         out = torch.empty(rows * world, HIDDEN)

@@ -69,7 +69,7 @@ CALLS: dict[str, Callable[[symmoe.Group], object]] = {
 
 def killed(rank: int, world: int, phase: str, call: str, folder: str) -> tuple[float, str, str]:
     """The victim dies in `phase`; the others make `call`, and tell when and how it ended."""
-    group = symmoe.init(config=symmoe.Config(timeout=30))
+    group = symmoe.init(config=symmoe.Config(timeout=30), device="cpu")
     for _ in range(3):
         one_call(group)
     dist.barrier()
@@ -119,7 +119,7 @@ def test_killed_peer(tmp_path: Path, phase: str, call: str) -> None:
 
 def killed_while_reading(rank: int, world: int, folder: str) -> str:
     """The victim has published its rows and dies before it has read the others'."""
-    group = symmoe.init(config=symmoe.Config(timeout=30))
+    group = symmoe.init(config=symmoe.Config(timeout=30), device="cpu")
     one_call(group)
     dist.barrier()
     rows = 1 << 20
@@ -151,7 +151,7 @@ def test_killed_in_the_middle(tmp_path: Path) -> None:
 
 def stays_away(rank: int, world: int) -> tuple[float, str]:
     """One rank never makes the call: DeadlineError after the timeout, not before."""
-    group = symmoe.init(config=symmoe.Config(timeout=1.5))
+    group = symmoe.init(config=symmoe.Config(timeout=1.5), device="cpu")
     one_call(group)
     if rank == VICTIM:
         time.sleep(3)
@@ -177,7 +177,7 @@ def test_deadline() -> None:
 
 
 def stopped(rank: int, world: int, folder: str) -> str:
-    group = symmoe.init(config=symmoe.Config(timeout=1.5))
+    group = symmoe.init(config=symmoe.Config(timeout=1.5), device="cpu")
     one_call(group)
     dist.barrier()
     Path(folder, str(rank)).touch()
@@ -210,7 +210,7 @@ def test_stopped_peer(tmp_path: Path) -> None:
 
 def gives_up(rank: int, world: int) -> str:
     """A rank that failed by itself does not leave the others waiting."""
-    group = symmoe.init(config=symmoe.Config(timeout=30))
+    group = symmoe.init(config=symmoe.Config(timeout=30), device="cpu")
     one_call(group)
     if rank == VICTIM:
         time.sleep(0.3)
@@ -235,7 +235,7 @@ def test_poison_spreads(ranks: Ranks) -> None:
 
 def interrupted(rank: int, world: int) -> str:
     """Ctrl-C ends a wait; the others learn of it."""
-    group = symmoe.init(config=symmoe.Config(timeout=30))
+    group = symmoe.init(config=symmoe.Config(timeout=30), device="cpu")
     one_call(group)
     start = time.monotonic()
     if rank == VICTIM:
@@ -261,7 +261,7 @@ def test_interrupt_ends_a_wait(ranks: Ranks) -> None:
 
 def interrupted_as_the_peer_comes(rank: int, world: int) -> None:
     """The peer arrives while the signal's handler runs: the handler's error still counts."""
-    group = symmoe.init(config=symmoe.Config(timeout=30))
+    group = symmoe.init(config=symmoe.Config(timeout=30), device="cpu")
     one_call(group)
     dist.barrier()
     if rank == VICTIM:
@@ -289,7 +289,7 @@ def test_interrupt_as_the_peer_comes(ranks: Ranks) -> None:
 
 def leaves(rank: int, world: int) -> None:
     """A peer that closed its group is told from one that died."""
-    group = symmoe.init()
+    group = symmoe.init(device="cpu")
     one_call(group)
     dist.barrier()
     if rank == VICTIM:
@@ -321,7 +321,7 @@ def dies_in_init(rank: int, world: int, moment: str) -> tuple[float, str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_core, "Group", connect)
         with pytest.raises(symmoe.SymmoeError) as caught:
-            symmoe.init(config=symmoe.Config(timeout=5))
+            symmoe.init(config=symmoe.Config(timeout=5), device="cpu")
     assert world == 3
     return time.monotonic() - start, f"{type(caught.value).__name__}: {caught.value}"
 

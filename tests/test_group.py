@@ -34,7 +34,7 @@ def launched() -> None:
     """What each process under torchrun does."""
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         total(group, rank, world)
         assert group.stats()["calls_pull"] == 1
         Path(os.environ["SYMMOE_TEST_OUT"], str(rank)).write_text(repr(group))
@@ -59,7 +59,7 @@ def spawned(rank: int, world: int, folder: str) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world
     )
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         total(group, rank, world)
     dist.destroy_process_group()
 
@@ -69,7 +69,7 @@ def test_spawn(tmp_path: Path) -> None:
 
 
 def test_world_of_one_without_torch_distributed() -> None:
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         assert (group.rank, group.world_size) == (0, 1)
         total(group, 0, 1)
         rows = torch.randn(3, 5)
@@ -82,10 +82,10 @@ def several(rank: int, world: int) -> None:
     """Expert parallelism inside data parallelism: overlapping groups on the same processes."""
     rows = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     columns = [dist.new_group([0, 2]), dist.new_group([1, 3])]
-    everyone = symmoe.init()
-    row = symmoe.init(rows[rank // 2])
-    column = symmoe.init(columns[rank % 2])
-    again = symmoe.init(rows[rank // 2])
+    everyone = symmoe.init(device="cpu")
+    row = symmoe.init(rows[rank // 2], device="cpu")
+    column = symmoe.init(columns[rank % 2], device="cpu")
+    again = symmoe.init(rows[rank // 2], device="cpu")
     for _ in range(3):
         total(row, row.rank, 2)
         total(everyone, rank, world)
@@ -106,7 +106,7 @@ def test_several_groups(ranks: Ranks) -> None:
 
 def init_again(rank: int, world: int) -> None:
     for _ in range(5):
-        with symmoe.init() as group:
+        with symmoe.init(device="cpu") as group:
             total(group, rank, world)
 
 
@@ -135,7 +135,7 @@ def without_store(rank: int, world: int) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bootstrap, "open_exchange", collective)
-        group = symmoe.init()
+        group = symmoe.init(device="cpu")
     total(group, rank, world)
     group.close()
 
@@ -173,7 +173,7 @@ def test_different_settings(ranks: Ranks) -> None:
 def hosts_differ(rank: int, world: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_core, "host_identity", lambda: f"host{rank // 2}")
-        group = symmoe.init()
+        group = symmoe.init(device="cpu")
     decision = group.explain("reduce_scatter", torch.ones(world, 4))
     assert decision.path == "process_group"
     assert "ranks 0 and 2 are on different hosts (host0, host1)" in decision.reason
@@ -200,7 +200,7 @@ def set_up_fails(rank: int, world: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_core, "Group", failing)
         with pytest.warns(RuntimeWarning, match="rank 1 could not set up its windows"):
-            group = symmoe.init()
+            group = symmoe.init(device="cpu")
     reason = group.explain("reduce_scatter", torch.ones(world, 4)).reason
     assert reason.startswith("rank 1 could not set up its windows: WindowMemoryError"), reason
     assert bool((group.reduce_scatter(torch.ones(world, 4)) == world).all())
@@ -212,7 +212,7 @@ def test_windows_on_all_ranks_or_none(ranks: Ranks) -> None:
 
 
 def closing(rank: int, world: int) -> None:
-    group = symmoe.init()
+    group = symmoe.init(device="cpu")
     total(group, rank, world)
     kept = group.acquire("combine", (world, 4), torch.float32)
     assert kept is not None
@@ -246,7 +246,7 @@ def test_close(ranks: Ranks) -> None:
 
 
 def forked(rank: int, world: int) -> None:
-    group = symmoe.init()
+    group = symmoe.init(device="cpu")
     window = group.acquire("combine", (world, 4), torch.float32)
     assert window is not None
     child = os.fork()
@@ -274,7 +274,7 @@ def test_forked_child(ranks: Ranks) -> None:
 
 
 def pool_calls(rank: int, world: int) -> None:
-    with symmoe.init(config=symmoe.Config(max_buffer_bytes=1 << 20)) as group:
+    with symmoe.init(config=symmoe.Config(max_buffer_bytes=1 << 20), device="cpu") as group:
         assert group.reserve(64, 64, torch.float32, lanes=3, roles=("combine", "dispatch"))
         before = group.stats()
         assert before["buffers"] == 6

@@ -49,7 +49,7 @@ def combines(rank: int, world: int) -> None:
         ({"sizes": TOKENS // world}, even),
         ({"sizes": even, "padded_to": TOKENS // world, "scale": -0.75}, even),
     ]
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         # Every form comes back in each round, with other numbers in it.
         for turn in range(3):
             with counted(group) as taken:
@@ -81,7 +81,7 @@ def rows(rank: int, world: int) -> None:
     """In windows and in other memory, reduced and gathered, with sizes of every kind."""
     counts = [1 + r for r in range(world)]
     total = sum(counts)
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         for turn in range(3):
             with counted(group) as taken:
                 for in_window in (True, False):
@@ -112,7 +112,7 @@ def no_grad(rank: int, world: int) -> None:
     """Where no gradients are recorded, a tensor that would want one is as good as any."""
     rows = torch.ones(TOKENS, SLOTS, HIDDEN).requires_grad_()
     parameter = torch.nn.Parameter(torch.ones(TOKENS, SLOTS))
-    with symmoe.init() as group, torch.no_grad():
+    with symmoe.init(device="cpu") as group, torch.no_grad():
         for _ in range(3):
             assert bool((group.combine(rows, parameter) == SLOTS * world).all())
         with torch.inference_mode():
@@ -129,7 +129,7 @@ def no_window(rank: int, world: int) -> None:
     dtype = torch.float32
     whole = [noise(r, (TOKENS, SLOTS, HIDDEN), dtype) for r in range(world)]
     right = rank_sum([topk_sum(rows)[own_rows([TOKENS // world] * world, rank)] for rows in whole])
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         known = group._known_combine
         for call in range(6):
             out = torch.empty(right.shape, dtype=dtype) if call % 2 else None
@@ -153,7 +153,7 @@ def test_no_window_on_some_rank(ranks: Ranks) -> None:
 
 def grown(rank: int, world: int) -> None:
     """What is remembered of calls does not hold on to memory that they used."""
-    with symmoe.init(config=symmoe.Config(granularity=4096)) as group:
+    with symmoe.init(config=symmoe.Config(granularity=4096), device="cpu") as group:
         for size in (1, 4, 32):
             rows = torch.ones(size * TOKENS, SLOTS, HIDDEN, dtype=BF16)
             for _ in range(2):
@@ -175,7 +175,7 @@ def test_windows_that_grew(ranks: Ranks) -> None:
 
 def many(rank: int, world: int) -> None:
     """More forms than are remembered: the one not used for longest is forgotten."""
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         first = torch.ones(world, 1, HIDDEN)
         for count in range(1, 140):
             rows = torch.ones(count * world, 1, HIDDEN)
@@ -197,7 +197,7 @@ def test_more_forms_than_are_remembered(ranks: Ranks) -> None:
 def one_lane(rank: int, world: int) -> None:
     """A second thread on a lane is refused before it writes the window."""
     rows = torch.ones(world, 1, HIDDEN)
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         for _ in range(2):
             group.combine(rows)
         if rank == 0:
@@ -220,7 +220,7 @@ def test_two_threads_on_one_lane(ranks: Ranks) -> None:
 
 def ended(rank: int, world: int) -> None:
     rows = torch.ones(world, 1, HIDDEN)
-    group = symmoe.init()
+    group = symmoe.init(device="cpu")
     for _ in range(2):
         group.combine(rows)
     group.close()
@@ -236,7 +236,7 @@ def unreadable(rank: int, world: int) -> None:
     """A torch without DLPack's table of functions: always the long way, with the same results."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.Tensor, "__dlpack_c_exchange_api__", None, raising=False)
-        with symmoe.init() as group, counted(group) as taken:
+        with symmoe.init(device="cpu") as group, counted(group) as taken:
             for _ in range(3):
                 window = acquired(group, "combine", TOKENS, HIDDEN)
                 assert acquired(group, "combine", TOKENS, HIDDEN) is window

@@ -94,7 +94,7 @@ def wrong_calls(group: symmoe.Group) -> dict[str, Call]:
 
 
 def refusals(rank: int, world: int) -> None:
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         calls = wrong_calls(group)
         good = torch.ones(TOKENS, SLOTS, HIDDEN, dtype=BF16)
         weights = torch.ones(TOKENS, SLOTS)

@@ -41,13 +41,13 @@ def use(group: symmoe.Group, rows: int) -> None:
 
 
 def fifty_groups(rank: int, world: int) -> None:
-    use_once = symmoe.init()
+    use_once = symmoe.init(device="cpu")
     use(use_once, 2 * world)
     use_once.close()
     dist.barrier()
     before = held()
     for turn in range(50):
-        group = symmoe.init()
+        group = symmoe.init(device="cpu")
         use(group, (1 + turn % 3) * 2 * world)
         if turn % 2:
             group.close()
@@ -65,7 +65,7 @@ def test_fifty_groups(ranks: Ranks) -> None:
 
 
 def growth(rank: int, world: int) -> None:
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         largest = 0
         for step in range(12):
             rows = world * (1 << (6 + step))
@@ -89,7 +89,7 @@ def test_growth(ranks: Ranks) -> None:
 
 
 def views_keep_memory(rank: int, world: int) -> None:
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         first = group.acquire("combine", (64, 32), torch.float32)
         assert first is not None
         part = first[3:5]
@@ -135,7 +135,7 @@ def socket_names(pid: int) -> set[str]:
 
 
 def wait_for_signal(rank: int, world: int, folder: str) -> None:
-    group = symmoe.init()
+    group = symmoe.init(device="cpu")
     use(group, 2 * world)
     Path(folder, str(rank)).touch()
     time.sleep(60)

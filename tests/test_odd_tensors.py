@@ -21,7 +21,7 @@ def works(group: symmoe.Group) -> None:
 
 
 def lazy_negative(rank: int, world: int) -> None:
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         negative = torch._neg_view(torch.ones(2 * world, 8))
         calls: list[Callable[[], object]] = [
             lambda: group.reduce_scatter(negative),
@@ -37,7 +37,7 @@ def lazy_negative(rank: int, world: int) -> None:
 
 
 def without_memory(rank: int, world: int) -> None:
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         with FakeTensorMode():
             fake = torch.ones(2 * world, 8)
         with pytest.raises(ValueError, match=f"rank {rank}"):
@@ -49,7 +49,7 @@ def without_memory(rank: int, world: int) -> None:
 
 def inference_out(rank: int, world: int) -> None:
     """An inference tensor is memory like any other, also where torch.distributed writes it."""
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         for dtype in (torch.float32, torch.float64):
             with torch.inference_mode():
                 out = torch.empty(2, 8, dtype=dtype)
@@ -60,7 +60,9 @@ def inference_out(rank: int, world: int) -> None:
 
 def reserve_apart(rank: int, world: int) -> None:
     """One rank asks for more than the cap: all of them hear that they ask for different things."""
-    with symmoe.init(config=symmoe.Config(max_buffer_bytes=1 << 20, timeout=20)) as group:
+    with symmoe.init(
+        config=symmoe.Config(max_buffer_bytes=1 << 20, timeout=20), device="cpu"
+    ) as group:
         rows = 1 << 20 if rank == 0 else 16
         with pytest.raises(symmoe.MismatchError, match="reserve"):
             group.reserve(rows, 8, torch.float32)

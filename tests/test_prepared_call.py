@@ -39,7 +39,7 @@ def errors(lab: EmulatedLab, rank: int, world: int) -> None:
     with pytest.raises(ValueError, match="reduced already: acquire it again"):
         group.reduce_scatter(window, out)
     assert prepared(group, acquire(group)) is call
-    with pytest.raises(TypeError, match="expected \\(output, stream, deterministic\\)"):
+    with pytest.raises(TypeError, match="expected 3 arguments, got 2"):
         call(out.data_ptr(), 0)
     with pytest.raises(TypeError):
         call(out.data_ptr(), 0, deterministic=False)
@@ -81,6 +81,18 @@ def other_arguments(lab: EmulatedLab, rank: int, world: int) -> None:
             acquire(group)
             with pytest.raises(kind, match=text):
                 group.reduce_scatter(window, wrong)
+            with pytest.raises(kind, match=text):
+                group.explain("reduce_scatter", window, wrong)
+            with pytest.raises(kind, match=text):
+                group.explain("combine", torch.ones(ROWS * world, HIDDEN, dtype=DTYPE), out=wrong)
+        with pytest.raises(TypeError, match="stream must be"):
+            group.explain("reduce_scatter", window, stream="mine")
+        private = torch.ones(ROWS * world, HIDDEN, dtype=DTYPE)
+        group.reduce_scatter(private, out, lane=1)
+        unfit_lanes: list[Any] = [True, 1.0]  # equal to 1, and refused also where 1 is known
+        for lane in unfit_lanes:
+            with pytest.raises(TypeError, match="lane must be an integer"):
+                group.reduce_scatter(private, out, lane=lane)
         acquire(group)
         window.requires_grad_()
         with pytest.raises(ValueError, match="requires a gradient"):

@@ -10,7 +10,7 @@ import torch
 import symmoe
 from ranks import Ranks, fresh
 from reference import DTYPES, assert_same_bits, noise, own_rows, rank_sum
-from symmoe import arguments, views
+from symmoe import layouts, views
 
 pytestmark = pytest.mark.multi
 HIDDEN = 96
@@ -38,7 +38,7 @@ def acquired(
 
 
 def even(rank: int, world: int) -> None:
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         for seed, dtype in enumerate(DTYPES):
             rows = 5 * world
             window = acquired(group, rows, dtype)
@@ -71,7 +71,7 @@ def uneven(rank: int, world: int) -> None:
         [0] * world,
         [(3 * r) % 4 for r in range(world)],
     ]
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         for seed, sizes in enumerate(cases):
             for stride in (None, max(sizes), max(sizes) + 2):
                 rows = sum(sizes) if stride is None else stride * world
@@ -96,7 +96,7 @@ def test_uneven(ranks: Ranks, world: int) -> None:
 
 
 def one_size(rank: int, world: int) -> None:
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         window = acquired(group, 6 * world, torch.float32)
         window.copy_(partial(1, rank, 6 * world, torch.float32))
         found = group.reduce_scatter(window, sizes=6)
@@ -111,7 +111,7 @@ def test_one_size_for_all(ranks: Ranks) -> None:
 def mixed(rank: int, world: int) -> None:
     rows = 4 * world
     where = own_rows([4] * world, rank)
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         for seed in range(6):
             staging = (rank + seed) % world == 0
             source = partial(seed, rank, rows, torch.bfloat16)
@@ -129,7 +129,7 @@ def test_one_rank_staged_and_the_others_not(ranks: Ranks, world: int) -> None:
 def unrelated(rank: int, world: int) -> None:
     rows = 4 * world
     where = own_rows([4] * world, rank)
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         window = acquired(group, rows, torch.bfloat16)
         window.copy_(partial(1, rank, rows, torch.bfloat16))
         other = group.reduce_scatter(partial(2, rank, 2 * rows, torch.float32, 33))
@@ -145,7 +145,7 @@ def test_unrelated_tensor_between_acquire_and_reduce(ranks: Ranks) -> None:
 
 def outgrown(rank: int, world: int) -> None:
     rows = 4 * world
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         small = acquired(group, rows, torch.float32)
         small.copy_(partial(1, rank, rows, torch.float32))
         # Only some ranks grow: the others reduce their current window.
@@ -175,7 +175,7 @@ def test_view_acquired_before_growth(ranks: Ranks) -> None:
 
 
 def slices(rank: int, world: int) -> None:
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         rows = 10 * world
         for begin in (0, 1, 3):
             window = acquired(group, rows, torch.bfloat16)
@@ -204,7 +204,7 @@ def test_parts_and_reshapes_of_a_window(ranks: Ranks) -> None:
 
 
 def in_place(rank: int, world: int) -> None:
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         for seed, dtype in enumerate(DTYPES):
             for hidden in (HIDDEN, 1, 4097):
                 rows = 5 * world
@@ -224,7 +224,7 @@ def test_in_place(ranks: Ranks, world: int) -> None:
 def lanes(rank: int, world: int) -> None:
     rows = 2 * world
     where = own_rows([2] * world, rank)
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         windows = [acquired(group, rows, torch.bfloat16, lane) for lane in range(16)]
         for lane, window in enumerate(windows):
             window.copy_(partial(lane, rank, rows, torch.bfloat16))
@@ -239,7 +239,7 @@ def test_many_lanes(ranks: Ranks) -> None:
 
 
 def repeated(rank: int, world: int) -> None:
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         first = acquired(group, 2 * world, torch.float32)
         for step in range(200):
             window = acquired(group, 2 * world, torch.float32)
@@ -255,7 +255,7 @@ def test_a_writer_never_overtakes_a_reader(ranks: Ranks, world: int) -> None:
 
 
 def inference_mode(rank: int, world: int) -> None:
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         with torch.inference_mode():
             window = acquired(group, world, torch.float32)
             window.fill_(rank)
@@ -272,9 +272,9 @@ def test_inference_mode(ranks: Ranks) -> None:
 
 def many_shapes(rank: int, world: int) -> None:
     """More shapes than are remembered: the first view is forgotten, and as good as before."""
-    with pytest.MonkeyPatch.context() as patch, symmoe.init() as group:
+    with pytest.MonkeyPatch.context() as patch, symmoe.init(device="cpu") as group:
         patch.setattr(views, "MAX_VIEWS", 4)
-        patch.setattr(arguments, "MAX_LAYOUTS", 4)
+        patch.setattr(layouts, "MAX_LAYOUTS", 4)
         group.reserve(64 * world, HIDDEN, torch.float32)
         first = acquired(group, world, torch.float32)
         for rows in range(2, 20):
@@ -298,7 +298,7 @@ def test_more_shapes_than_are_remembered(ranks: Ranks) -> None:
 def default_device(rank: int, world: int) -> None:
     """What torch makes by default elsewhere does not concern symmoe."""
     source = torch.full((2 * world, 4), float(rank))
-    with torch.device("meta"), symmoe.init() as group:
+    with torch.device("meta"), symmoe.init(device="cpu") as group:
         window = acquired(group, 2 * world, torch.float32, hidden=4)
         window.copy_(source)
         right = world * (world - 1) // 2
@@ -318,7 +318,7 @@ def thread_count() -> int:
 
 def several_threads(rank: int, world: int) -> int:
     """A rank with several processors sums with several threads: the same bits."""
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         group._cores = 3
         torch.set_num_threads(3)
         started = 0

@@ -57,7 +57,7 @@ def lane_work(group: symmoe.Group, lane: int, steps: int, chance: random.Random)
 
 
 def several_lanes(rank: int, world: int, config: symmoe.Config) -> None:
-    with symmoe.init(config=config) as group:
+    with symmoe.init(config=config, device="cpu") as group:
         bodies: list[Callable[[], None]] = [
             lambda lane=lane: lane_work(group, lane, 60, random.Random(world * lane + rank))  # type: ignore[misc]
             for lane in range(3)
@@ -78,7 +78,7 @@ def test_lanes_in_threads(ranks: Ranks, windows: bool, check: bool) -> None:
 
 def dual_batch(rank: int, world: int) -> None:
     """Two microbatches take turns: one computes while the other communicates."""
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         group.reserve(8 * world, HIDDEN, torch.bfloat16, lanes=2)
         turns = [threading.Semaphore(1), threading.Semaphore(0)]
 
@@ -103,7 +103,7 @@ def test_dual_batch_overlap(ranks: Ranks) -> None:
 def same_lane(rank: int, world: int) -> int:
     """Two threads on one lane are refused, never mixed up."""
     refused = 0
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         if rank == 0:
             first = threading.Thread(target=group.reduce_scatter, args=(torch.ones(world, 4),))
             first.start()
@@ -128,7 +128,7 @@ def test_two_threads_on_one_lane(ranks: Ranks) -> None:
 def interpreter_free(rank: int, world: int) -> int:
     """The interpreter lock is free while a rank waits."""
     counted = 0
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         if rank == 0:
             waiting = threading.Thread(target=group.reduce_scatter, args=(torch.ones(world, 4),))
             waiting.start()

@@ -77,7 +77,7 @@ def used(call: Callable[[torch.Tensor], torch.Tensor], window: torch.Tensor) -> 
 
 def changed(rank: int, world: int, check: bool) -> None:
     guard = torch.full((SIDE + 1, SIDE), 7.0)
-    with symmoe.init(config=symmoe.Config(check=check)) as group:
+    with symmoe.init(config=symmoe.Config(check=check), device="cpu") as group:
         for name, change in CHANGES.items():
             for role in ("combine", "dispatch"):
                 collective = group.reduce_scatter if role == "combine" else group.all_gather
@@ -127,7 +127,7 @@ def test_changed_views(ranks: Ranks, world: int, check: bool) -> None:
 
 def gradients(rank: int, world: int) -> None:
     """A gradient is refused where one is wanted, and the window is good again afterwards."""
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         window = acquired(group, "combine")
         window.copy_(torch.ones(SIDE, SIDE, requires_grad=True))
         with pytest.raises(ValueError, match="requires a gradient"):
@@ -143,7 +143,7 @@ def test_gradients(ranks: Ranks) -> None:
 
 
 def same_tensor(rank: int, world: int, check: bool) -> None:
-    with symmoe.init(config=symmoe.Config(check=check)) as group:
+    with symmoe.init(config=symmoe.Config(check=check), device="cpu") as group:
         first = group.acquire("combine", (4, 8), torch.float32)
         shapes: list[Iterable[int]] = [(4, 8), [4, 8], torch.Size([4, 8]), torch.tensor([4, 8])]
         for shape in shapes:
@@ -161,7 +161,7 @@ def test_a_list_is_a_shape(ranks: Ranks, check: bool) -> None:
 
 def one_shot_sizes(rank: int, world: int) -> None:
     """Sizes that can be read only once count once, and are nobody else's sizes afterwards."""
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         for counts in ([1, 3], [3, 1], [0, 4]):
             for _ in range(2):
                 window = group.acquire("combine", (4, SIDE), torch.float32)
@@ -194,7 +194,7 @@ def test_sizes_are_read_once(ranks: Ranks) -> None:
 
 def wrong_out(rank: int, world: int) -> None:
     """The short cut and the long way refuse the same outputs in the same words."""
-    with symmoe.init() as group:
+    with symmoe.init(device="cpu") as group:
         for role in ("combine", "dispatch"):
             collective = group.reduce_scatter if role == "combine" else group.all_gather
             window = acquired(group, role).fill_(1)

@@ -37,8 +37,9 @@ def _topk_rule(match: re.Match[str]) -> Rule:
     """Expert output is read by its owner alone. Each slot of a batch has a load of its own."""
     if match["columns"] == "Narrow":
         return Rule(0, 0, read_only_cache=True)
-    # An index and a weight of either width, and the four parts of a fault's report.
-    return Rule(max(1, int(match["slots"]) // 2), 1, narrow_accesses=8, read_only_cache=True)
+    # An index and a weight of either width, and the report of a fault: two words that say who is
+    # writing it and that it is there, looked at and set, and its three numbers.
+    return Rule(max(1, int(match["slots"]) // 2), 1, narrow_accesses=10, read_only_cache=True)
 
 
 RULES: dict[str, Callable[[re.Match[str]], Rule]] = {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "collectives/device/caller.h"
 #include "collectives/device/faults.h"
 #include "runtime/nccl/capabilities.h"
 #include "runtime/nccl/library.h"
@@ -58,12 +59,13 @@ namespace {
 class LoneDevice {
  public:
   LoneDevice(const std::string& back_end, int ordinal)
-      : device_(Device::open(back_end, ordinal)), faults_(device_) {}
+      : LoneDevice(Device::open(back_end, ordinal)) {}
 
   const Device& device() const { return *device_; }
 
   void topk_reduce(kernels::TopkReduceLaunch launch, StreamHandle stream) {
     faults_.raise("topk_reduce");
+    require_aligned({"topk_reduce"}, launch);
     launch.fault = faults_.record();
     device_->topk_reduce(launch, stream);
   }
@@ -71,6 +73,12 @@ class LoneDevice {
   Stream make_stream() const { return Stream(device_); }
 
  private:
+  // It is made when first needed, which may be inside of a capture.
+  explicit LoneDevice(std::shared_ptr<Device> device)
+      : LoneDevice(device, RelaxedCapture(*device)) {}
+  LoneDevice(std::shared_ptr<Device> device, const RelaxedCapture&)
+      : device_(std::move(device)), faults_(device_) {}
+
   std::shared_ptr<Device> device_;
   Faults faults_;
 };

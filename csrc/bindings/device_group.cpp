@@ -248,7 +248,6 @@ void bind_memory(py::class_<DeviceGroupHandle>& group) {
 
 void bind_device_group(py::module_& module) {
   bind_config(module);
-  bind_prepared_call(module);
   py::class_<DevicePlan>(module, "DevicePlan")
       .def(py::init([](const Plan& plan) { return std::make_unique<DevicePlan>(plan); }))
       .def_property_readonly("text", [](const DevicePlan& p) { return p.plan.text; });

@@ -8,11 +8,8 @@
 
 namespace symmoe::bindings {
 
-void bind_prepared_call(pybind11::module_& module);
-
 // A reduce_scatter from a window's beginning as a callable of Python's: call(output, stream,
-// deterministic). It bypasses pybind11, whose search for the right function and the types of six
-// arguments takes longer than the call. Keeps `plan` and `buffer`, but not the group.
+// deterministic), see fast_function.h. Keeps `plan` and `buffer`, but not the group.
 pybind11::object prepare_call(const std::shared_ptr<DeviceGroup>& group, pybind11::object plan,
                               pybind11::object buffer);
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "backends/host/host_api.h"
+#include "fake_nccl/log.h"
 #include "fake_nccl/refusal.h"
 
 namespace symmoe::fake {
@@ -71,7 +72,10 @@ void release(void* memory) {
     throw Refusal{kNcclInvalidArgument, "the memory is not from ncclMemAlloc, or was freed before"};
   }
   if (found->registered) {
-    throw Refusal{kNcclInvalidUsage, "the memory is still registered as a window"};
+    // Real NCCL gives it back all the same, and takes what comes to lie there for the window.
+    const std::string text = "the memory is still registered as a window";
+    log_misuse(text);
+    throw Refusal{kNcclInvalidUsage, text};
   }
   if (const int queued = found->queued_work; queued > 0) {
     throw Refusal{kNcclInvalidUsage,

@@ -117,8 +117,17 @@ bool Device::idle(StreamHandle stream) const {
 CaptureState Device::capture_state(StreamHandle stream) const {
   const CurrentDevice current(*this);
   CaptureState state{};
-  require(table_->capture_state(stream, &state), "capture state of a stream");
+  const int status = table_->capture_state(stream, &state);
+  if (status == kDeviceInvalidCapture) {
+    throw InvalidArgument(std::string("the stream is in a capture that has failed: ") +
+                          table_->error_text(status));
+  }
+  require(status, "capture state of a stream");
   return state;
+}
+
+void Device::adopt_thread() const {
+  if (usable()) require(table_->set_device(ordinal_), "choice of the device");
 }
 
 CurrentDevice::CurrentDevice(const Device& device) : device_(device), previous_(device.ordinal()) {

@@ -46,7 +46,12 @@ class Device {
   void synchronize(StreamHandle stream) const;
   // Whether all work queued so far is done.
   bool idle(StreamHandle stream) const;
+  // Throws InvalidArgument if the stream is in a capture that has failed.
   CaptureState capture_state(StreamHandle stream) const;
+
+  // Makes this device the calling thread's current one for good: for threads of our own. A new
+  // thread has device 0, and CUDA makes a context there, with memory, when that is put back.
+  void adopt_thread() const;
 
   // False in a fork of the process that opened the device.
   bool usable() const;

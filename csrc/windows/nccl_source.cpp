@@ -1,11 +1,23 @@
 #include "windows/nccl_source.h"
 
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "runtime/stream.h"
 
 namespace symmoe {
+namespace {
+
+// Whatever comes to lie where it was would count as the window.
+void keep_for_good(std::shared_ptr<void> memory) {
+  static std::mutex mutex;
+  static auto& kept = *new std::vector<std::shared_ptr<void>>;  // outlives all destructors
+  const std::lock_guard lock(mutex);
+  kept.push_back(std::move(memory));
+}
+
+}  // namespace
 
 NcclSource::NcclSource(std::shared_ptr<Device> device, std::shared_ptr<Communicator> communicator,
                        Agreement* agreement)
@@ -18,9 +30,13 @@ std::shared_ptr<void> NcclSource::allocate(size_t bytes) {
   const auto mem_free = communicator_->library().functions().mem_free;
   const auto give_back = [device = device_, mem_free](void* memory) {
     if (memory == nullptr || !device->usable()) return;
-    const CurrentDevice current(*device);
-    const RelaxedCapture relaxed(*device);
-    mem_free(memory);
+    try {
+      const CurrentDevice current(*device);
+      const RelaxedCapture relaxed(*device);
+      mem_free(memory);
+    } catch (const Error&) {
+      // The runtime is gone, as at the end of the process, and the memory with it.
+    }
   };
   return {communicator_->allocate(bytes), give_back};
 }
@@ -53,14 +69,9 @@ Window NcclSource::create(size_t bytes) {
     failure = error.what();
   }
   window.ordinal = ++last_ordinal_;
-  if (handle != nullptr) handles_.emplace(window.ordinal, handle);
-  std::string refusal;
-  try {
-    refusal = agree(*agreement_, rank, name + " registered", failure).failures;
-  } catch (...) {
-    stranded_.push_back(window.memory);  // it must not go before its registration
-    throw;
-  }
+  if (handle != nullptr)
+    registrations_.emplace(window.ordinal, Registration{handle, window.memory});
+  const std::string refusal = agree(*agreement_, rank, name + " registered", failure).failures;
   if (!refusal.empty()) {
     deregister(window);
     throw Unavailable(refusal);
@@ -74,37 +85,40 @@ void NcclSource::drop(const Window& window) {
 }
 
 void NcclSource::deregister(const Window& window) {
-  const auto found = handles_.find(window.ordinal);
-  if (found == handles_.end()) return;
-  void* const handle = found->second;
-  handles_.erase(found);
-  try {
-    communicator_->deregister_window(handle);
-  } catch (...) {
-    stranded_.push_back(window.memory);  // NCCL knows it still
-    throw;
-  }
+  const auto found = registrations_.find(window.ordinal);
+  if (found == registrations_.end()) return;
+  const RelaxedCapture relaxed(*device_);
+  communicator_->deregister_window(found->second.handle);
+  registrations_.erase(found);
 }
 
 const std::byte* NcclSource::address(int rank, uint32_t ordinal) {
   const std::lock_guard lock(mutex_);
-  const auto found = handles_.find(ordinal);
-  if (found == handles_.end()) {
+  const auto found = registrations_.find(ordinal);
+  if (found == registrations_.end()) {
     throw InvalidArgument("window " + std::to_string(ordinal) + " is not registered");
   }
-  return static_cast<const std::byte*>(communicator_->peer_pointer(found->second, 0, rank));
+  return static_cast<const std::byte*>(communicator_->peer_pointer(found->second.handle, 0, rank));
 }
 
 void NcclSource::shut() noexcept {
+  if (!device_->usable()) return;  // a fork: all of it is its parent's
   const std::lock_guard lock(mutex_);
-  for (const auto& [ordinal, handle] : handles_) {
-    try {
-      communicator_->deregister_window(handle);
-    } catch (const Error&) {
-      communicator_->abort();  // the windows go with it, so that their memory can go as well
+  try {
+    const RelaxedCapture relaxed(*device_);
+    while (!registrations_.empty()) {
+      communicator_->deregister_window(registrations_.begin()->second.handle);
+      registrations_.erase(registrations_.begin());
+    }
+  } catch (const Error&) {
+    communicator_->abort();  // the windows go with it, so that their memory can go as well
+  }
+  if (!communicator_->gone()) {
+    for (auto& [ordinal, registration] : registrations_) {
+      keep_for_good(std::move(registration.memory));
     }
   }
-  handles_.clear();
+  registrations_.clear();
 }
 
 }  // namespace symmoe

@@ -4,7 +4,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <vector>
 
 #include "runtime/nccl/communicator.h"
 #include "windows/agreement.h"
@@ -36,10 +35,17 @@ class NcclSource : public WindowSource {
   void refresh() override {}
   size_t mapped_bytes() const override { return 0; }
 
-  // Deregisters what is left, in ordinal order. Memory that views hold stays.
+  // Deregisters what is left, in ordinal order. Memory that views hold stays, and so does memory
+  // that NCCL does not let go of.
   void shut() noexcept;
 
  private:
+  // Memory must not go before its registration.
+  struct Registration {
+    void* handle;
+    std::shared_ptr<void> memory;
+  };
+
   std::shared_ptr<void> allocate(size_t bytes);
   void deregister(const Window& window);
 
@@ -48,8 +54,7 @@ class NcclSource : public WindowSource {
   Agreement* agreement_;
   mutable std::mutex mutex_;
   uint32_t last_ordinal_ = 0;
-  std::map<uint32_t, void*> handles_;            // by ordinal: NCCL's windows
-  std::vector<std::shared_ptr<void>> stranded_;  // registered still, after a failure
+  std::map<uint32_t, Registration> registrations_;  // by ordinal
 };
 
 }  // namespace symmoe

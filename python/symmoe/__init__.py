@@ -19,17 +19,22 @@ if importlib.util.find_spec(f"{__name__}._core") is None:
         "symmoe's compiled core is missing: `pip install .`, or `make core` in a clone"
     )
 
+from . import ops
 from .bootstrap import init
 from .config import Config
 from .decision import Alternative, Decision
+from .device.group import DeviceGroup
 from .errors import (
     ClosedError,
     DeadlineError,
+    DeviceError,
     MismatchError,
+    NcclError,
     PeerLostError,
     PoisonedError,
     SymmoeError,
     SystemCallError,
+    UnavailableError,
     WindowMemoryError,
 )
 from .group import Group
@@ -41,14 +46,19 @@ __all__ = [
     "Config",
     "DeadlineError",
     "Decision",
+    "DeviceError",
+    "DeviceGroup",
     "Group",
     "MismatchError",
+    "NcclError",
     "PeerLostError",
     "PoisonedError",
     "SymmoeError",
     "SystemCallError",
+    "UnavailableError",
     "WindowMemoryError",
     "__version__",
     "init",
+    "ops",
     "topk_reduce",
 ]

@@ -205,12 +205,6 @@ class DevicePlan:
     def text(self) -> str: ...
 
 @final
-class PreparedCall:
-    """A reduce_scatter from a window's beginning, made ready by `DeviceGroup.prepare`."""
-
-    def __call__(self, output: int, stream: int, deterministic: bool, /) -> bool: ...
-
-@final
 class Stream:
     @property
     def handle(self) -> int: ...
@@ -256,7 +250,7 @@ class DeviceGroup:
         config: DeviceGroupConfig,
         gather: Callable[[str, str], list[str]],
     ) -> None: ...
-    def prepare(self, plan: DevicePlan, buffer: Buffer) -> PreparedCall: ...
+    def prepare(self, plan: DevicePlan, buffer: Buffer) -> Callable[[int, int, bool], bool]: ...
     def run(
         self,
         plan: DevicePlan,

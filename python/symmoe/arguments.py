@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from . import _core, topk
+from .layouts import Layouts
+from .names import register
 from .plans import (
     ALL_GATHER,
     REDUCE_SCATTER,
     Layout,
     Sizes,
-    as_int,
     check_input,
-    check_lane,
     check_output,
     check_overlap,
     check_stream,
     is_plain,
-    make_layout,
-    sizes_key,
 )
 from .views import Slot, ViewCache
-
-MAX_LAYOUTS = 512
 
 
 class Arguments:
     """One rank's checks of its own input.
 
     Attributes:
+        name: Stands for the group in graphs (`symmoe.ops`); no other group of this process has it.
         rank: This rank in the group.
         world_size: Number of ranks.
     """
@@ -43,11 +38,13 @@ class Arguments:
         "_layouts",
         "_views",
         "_where",
+        "name",
         "rank",
         "world_size",
     )
 
     def __init__(self, core: _core.Group | None, rank: int, world: int, checks: bool) -> None:
+        self.name = register(self)
         self.rank = rank
         self.world_size = world
         self._where = {
@@ -55,43 +52,10 @@ class Arguments:
         }
         self._core = core
         self._checks = checks
-        self._layouts: dict[Any, Layout] = {}
+        self._layouts = Layouts(rank, world, self._where)
         self._known = None if core is None else _core.KnownCalls(core, torch.Tensor)
         self._views = ViewCache(core, self._known)
         self._by_key = self._views.by_key
-
-    def _sizes_key(self, operation: str, sizes: Sizes) -> int | tuple[int, ...] | None:
-        """sizes_key with the operation's name; once per call: some sizes can be read only once."""
-        try:
-            return sizes_key(sizes)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"{self._where[operation]}: {error}") from None
-
-    def _layout(
-        self,
-        operation: str,
-        shape: tuple[int, ...],
-        dtype: torch.dtype,
-        sizes: int | tuple[int, ...] | None,
-        padded_to: int | None,
-        lane: int,
-    ) -> Layout:
-        """The layout of a call; `sizes` is what _sizes_key gave."""
-        if type(lane) is not int:
-            lane = check_lane(self._where[operation], lane)
-        if padded_to is not None and type(padded_to) is not int:
-            padded_to = as_int(f"{self._where[operation]}: padded_to", padded_to)
-        key = (operation, shape, dtype, lane, sizes, padded_to)
-        layout = self._layouts.get(key)
-        if layout is None:
-            lane = check_lane(self._where[operation], lane)
-            layout = make_layout(
-                operation, dtype, tuple(shape), sizes, padded_to, lane, self.rank, self.world_size
-            )
-            if len(self._layouts) >= MAX_LAYOUTS:
-                self._layouts.clear()
-            self._layouts[key] = layout
-        return layout
 
     def _prepare(
         self,
@@ -109,8 +73,8 @@ class Arguments:
             check_stream(self._where[operation], stream)
         if not is_plain(tensor) or tensor.requires_grad:
             check_input(self._where[operation], "input", tensor)
-        key = self._sizes_key(operation, sizes)
-        layout = self._layout(operation, tensor.shape, tensor.dtype, key, padded_to, lane)
+        key = self._layouts.key(operation, sizes)
+        layout = self._layouts.of(operation, tensor.shape, tensor.dtype, key, padded_to, lane)
         if out is None:
             return layout, False
         self._check_output(layout, out, core_refuses)
@@ -167,8 +131,8 @@ class Arguments:
             check_stream(where, stream)
         terms = topk.check_terms(where, expert_out, topk_weights, index, scale)
         shape = (terms.tokens, terms.hidden)
-        key = self._sizes_key("combine", sizes)
-        layout = self._layout(REDUCE_SCATTER, shape, terms.dtype, key, padded_to, lane)
+        key = self._layouts.key("combine", sizes)
+        layout = self._layouts.of(REDUCE_SCATTER, shape, terms.dtype, key, padded_to, lane)
         if self._checks and index is not None and index.numel():
             # Otherwise only the kernel looks, when the others have begun the collective.
             low, high = index.aminmax()

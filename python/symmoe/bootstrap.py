@@ -7,47 +7,23 @@ ever half set up.
 from __future__ import annotations
 
 import json
-import os
-import secrets
 import warnings
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import overload
+from typing import Literal, overload
 
 import torch
 import torch.distributed as dist
 
 from . import _core, cores
-from ._version import __version__
+from .cards import Card, introduce, look_for_ended, read
 from .config import Config
 from .device.bootstrap import make_group, tuning_digest
 from .device.cuda import CudaPlace
 from .device.group import DeviceGroup
-from .errors import MismatchError, PeerLostError, SymmoeError
+from .errors import MismatchError, SymmoeError
 from .exchange import Exchange, open_exchange
 from .group import Group
 from .places import CPU, DevicePlace
-
-TOKEN_BYTES = 32
-
-
-@dataclass(frozen=True)
-class _Card:
-    """What a rank tells the others about itself."""
-
-    version: str
-    config: str
-    host: str
-    uid: int
-    pid: int
-    pid_space: str  # in which that number means something; empty if unknown
-    affinity: list[int]
-    address: str  # of its listener; empty if it has none
-    trouble: str  # why it has none
-    fault: str  # what is wrong with its environment; empty if nothing
-    token: str  # rank 0's counts
-    place: str  # the kind of memory that the tensors will be in
-    tuning: str  # stands for the tuning table's lines
 
 
 @overload
@@ -56,8 +32,16 @@ def init(
     config: Config | None = None,
     *,
     comm_ptr: None = None,
-    device: None = None,
+    device: Literal["cpu"],
 ) -> Group: ...
+@overload
+def init(
+    process_group: dist.ProcessGroup | None = None,
+    config: Config | None = None,
+    *,
+    comm_ptr: int,
+    device: torch.device | str | None = None,
+) -> DeviceGroup: ...
 @overload
 def init(
     process_group: dist.ProcessGroup | None = None,
@@ -96,10 +80,13 @@ def init(
         MismatchError: Ranks differ in settings or version; raised on all of them.
         DeadlineError: Ranks did not show up within the timeout; the message names them.
         PeerLostError: A rank ended meanwhile.
-        SymmoeError: The store failed.
+        UnavailableError: Tensors will be on a GPU, and this build has no GPU part, or some rank
+            has no such device.
+        SymmoeError: The store or the device failed.
 
     Warns:
-        RuntimeWarning: Windows were wanted and could have been, but something failed.
+        RuntimeWarning: Windows were wanted and could have been, but something failed. On GPUs also
+            where NCCL is missing or too old for them.
     """
     if process_group is None and dist.is_available() and dist.is_initialized():
         process_group = dist.group.WORLD
@@ -177,14 +164,30 @@ def init_device(
         len(cards),
         settings,
         ranks.exchange,
-        lambda: _look_for_ended(cards, rank),
+        lambda: look_for_ended(cards, rank),
         seen,
         no_windows,
         comm_ptr,
         nccl,
     )
     ranks.exchange.operation = "group"
+    trouble = _trouble(group, settings)
+    if trouble:
+        # Of whoever has called init, or symmoe.testing.init.
+        warnings.warn(f"init on rank {rank}: {trouble}", RuntimeWarning, stacklevel=3)
     return group
+
+
+def _trouble(group: DeviceGroup, settings: Config) -> str:
+    """What a group of devices goes without although it was wanted; empty if nothing."""
+    facts = group.describe()
+    if group.world_size == 1:
+        return ""
+    if facts["no_communicator"]:
+        return f"no NCCL, calls use the process group: {facts['no_communicator']}"
+    if settings.windows and facts["no_windows"]:
+        return f"no windows, calls use NCCL's ordinary kernels: {facts['no_windows']}"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -192,7 +195,7 @@ class _Ranks:
     """What ranks know of each other once they have met."""
 
     settings: Config
-    cards: list[_Card]
+    cards: list[Card]
     rank: int
     exchange: Exchange
 
@@ -211,10 +214,10 @@ def _meet(
         except ValueError as error:
             fault = fault or str(error)
     exchange = open_exchange(process_group, settings.timeout)
-    listener, card = _introduce(settings, fault, rank, world, place, tuning)
+    listener, card = introduce(settings, fault, rank, world, place, tuning)
     texts = exchange.gather("card", json.dumps(asdict(card)))
     try:
-        return _Ranks(settings, _read(texts, rank), rank, exchange), listener
+        return _Ranks(settings, read(texts, rank), rank, exchange), listener
     except (ValueError, MismatchError):
         exchange.finish()
         raise
@@ -238,90 +241,7 @@ def _settings(config: Config | None) -> tuple[Config, str]:
     return settings, fault
 
 
-def _introduce(
-    config: Config, fault: str, rank: int, world: int, place: str, tuning: str
-) -> tuple[_core.Listener | None, _Card]:
-    listener = None
-    trouble = ""
-    if place == CPU.name and config.windows and 1 < world <= _core.MAX_RANKS:
-        try:
-            listener = _core.Listener()
-        except SymmoeError as error:
-            trouble = str(error)
-    card = _Card(
-        version=__version__,
-        config=config.fingerprint(),
-        host=_core.host_identity(),
-        uid=os.getuid(),
-        pid=os.getpid(),
-        pid_space=_pid_space(),
-        affinity=cores.affinity(),
-        address=listener.address if listener else "",
-        trouble=trouble,
-        fault=fault,
-        token=secrets.token_hex(TOKEN_BYTES) if rank == 0 else "",
-        place=place,
-        tuning=tuning,
-    )
-    return listener, card
-
-
-def _pid_space() -> str:
-    try:
-        return str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        return ""
-
-
-def _look_for_ended(cards: list[_Card], rank: int) -> None:
-    """Raises PeerLostError if the process of another rank can be seen to have ended."""
-    mine = cards[rank]
-    for other, card in enumerate(cards):
-        if not mine.pid_space or (card.host, card.pid_space) != (mine.host, mine.pid_space):
-            continue
-        try:
-            state = Path(f"/proc/{card.pid}/stat").read_text().rpartition(") ")[2][:1]
-        except (FileNotFoundError, ProcessLookupError):
-            state = "X"
-        except OSError:
-            continue  # hidden from this process
-        if state in "XZ":  # dead, or waiting for its parent to take note
-            raise PeerLostError(f"rank {other} (pid {card.pid}) ended")
-
-
-def _read(texts: list[str], rank: int) -> list[_Card]:
-    """The cards of all ranks, which speak for a group.
-
-    Raises:
-        MismatchError: Something must be equal on all ranks and is not.
-        ValueError: The environment of some rank is wrong.
-    """
-    where = f"init on rank {rank}"
-    fields = [json.loads(text) for text in texts]
-    first = fields[0]
-    for other, it in enumerate(fields):
-        if it["version"] != first["version"]:  # such cards may have other fields altogether
-            raise MismatchError(
-                f"{where}: rank 0 runs symmoe {first['version']}, rank {other} runs {it['version']}"
-            )
-    for other, it in enumerate(fields):
-        if it["fault"]:
-            raise ValueError(f"{where}: wrong environment on rank {other}: {it['fault']}")
-    for other, it in enumerate(fields):
-        if it["config"] != first["config"]:
-            raise MismatchError(
-                f"{where}: settings differ: rank 0 has {first['config']}; "
-                f"rank {other} has {it['config']}"
-            )
-        for name in ("place", "tuning"):
-            if it[name] != first[name]:
-                raise MismatchError(
-                    f"{where}: {name} differs: rank 0 has {first[name]}, rank {other} {it[name]}"
-                )
-    return [_Card(**it) for it in fields]
-
-
-def _obstacle(config: Config, cards: list[_Card]) -> tuple[str, bool]:
+def _obstacle(config: Config, cards: list[Card]) -> tuple[str, bool]:
     """Why windows cannot be used, from what all ranks know, and whether that is a failure.
 
     Empty if they can be tried. No failure: what was asked for, and where the ranks are.
@@ -346,7 +266,7 @@ def _obstacle(config: Config, cards: list[_Card]) -> tuple[str, bool]:
 def _open_windows(
     config: Config,
     rank: int,
-    cards: list[_Card],
+    cards: list[Card],
     listener: _core.Listener | None,
     exchange: Exchange,
 ) -> tuple[_core.Group | None, str]:
@@ -373,7 +293,7 @@ def _open_windows(
     try:
         # Another rank may have needed the whole timeout to find out that it cannot connect.
         statuses = exchange.gather(
-            "windows", status, lambda: _look_for_ended(cards, rank), grace=config.timeout
+            "windows", status, lambda: look_for_ended(cards, rank), grace=config.timeout
         )
     except SymmoeError:
         if core is not None:

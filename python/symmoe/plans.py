@@ -310,7 +310,7 @@ def check_tensor(where: str, name: str, tensor: object, place: Place = CPU) -> N
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{where}: {name} must be a tensor, got {type(tensor).__name__}")
     if not place.accepts(tensor):
-        raise ValueError(f"{where}: {name} is on {tensor.device}, the group is one of {place.name}")
+        raise ValueError(f"{where}: {name} is on {tensor.device}, expected {place.name}")
     if tensor.layout is not torch.strided:
         raise ValueError(f"{where}: {name} must be dense, got layout {tensor.layout}")
     if not tensor.is_contiguous():

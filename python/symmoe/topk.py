@@ -12,8 +12,11 @@ from typing import NamedTuple, TypeAlias
 import torch
 
 from . import _core, cores
+from .device import alone
 from .places import CPU, Place
 from .plans import WINDOW_TYPES, check_input, check_stream, check_tensor, is_plain, name_of
+
+_WHERE = "topk_reduce"
 
 
 class Terms(NamedTuple):
@@ -188,43 +191,76 @@ def topk_reduce(
 
     Args:
         expert_out: [M, K, H] or, with `index`, [pairs, H]; [M, H] counts as K = 1. bfloat16,
-            float16 or float32, contiguous.
+            float16 or float32, contiguous. Where it is, on the CPU or a GPU, all others have to be.
         topk_weights: [M, K], float32 or expert_out's dtype. None: a plain sum.
         out: [M, H], bfloat16, float16 or float32, contiguous: a window that `Group.acquire` gave,
             or any other memory.
         index: [M, K], int32 or int64: the row of expert_out for each slot, -1 where the slot's
             expert is not on this rank.
         scale: Factor of the sum, before the rounding.
-        stream: None; for GPU builds.
+        stream: With tensors on a GPU, a stream of it; None: torch's current one. With tensors on
+            the CPU, None.
 
     Returns:
-        `out`.
+        `out`; on a GPU ready for what the stream is given next.
 
     Raises:
         TypeError: A dtype that does not belong.
-        ValueError: Shapes that do not fit, an index out of range, `out` overlapping an input.
-            Nothing was written.
+        ValueError: Tensors in different places, shapes that do not fit, an index out of range,
+            `out` overlapping an input. Nothing was written. But only the kernel sees the values of
+            an index on a GPU: there, one out of range counts as -1 and makes the next topk_reduce
+            on that GPU raise.
+        UnavailableError: Tensors on a GPU, and this build has no GPU part.
     """
-    where = "topk_reduce"
+    if isinstance(expert_out, torch.Tensor) and expert_out.is_cuda:
+        gpu = alone.gpu(expert_out.get_device())
+        return reduce_on(gpu, expert_out, topk_weights, out, index, scale, stream)
     if stream is not None:
-        check_stream(where, stream)
-    terms = check_terms(where, expert_out, topk_weights, index, scale)
-    if not is_plain(out):
-        check_tensor(where, "out", out)
+        check_stream(_WHERE, stream)
+    terms = check_terms(_WHERE, expert_out, topk_weights, index, scale)
+    output_type = _check_target(terms, out)
+    run(terms, out.data_ptr(), output_type, min(torch.get_num_threads(), cores.thread_limit))
+    return out
+
+
+def reduce_on(
+    device: alone.Alone,
+    expert_out: torch.Tensor,
+    topk_weights: torch.Tensor | None,
+    out: torch.Tensor,
+    index: torch.Tensor | None,
+    scale: float | None,
+    stream: object | None,
+) -> torch.Tensor:
+    """`topk_reduce` with tensors on a device; queued on the stream."""
+    place = device.place
+    terms = check_terms(_WHERE, expert_out, topk_weights, index, scale, place)
+    output_type = _check_target(terms, out, place)
+    handle = place.stream(stream)
+    if terms.tokens:
+        device.core.topk_reduce(*core_arguments(terms, out.data_ptr(), output_type), handle)
+        for tensor in (expert_out, topk_weights, index, out):
+            if tensor is not None:
+                place.keep(handle, tensor)
+    return out
+
+
+def _check_target(terms: Terms, out: torch.Tensor, place: Place = CPU) -> int:
+    """The core's number for the type of `out`; raises unless it can take the sum."""
+    if place is not CPU or not is_plain(out):
+        check_tensor(_WHERE, "out", out, place)
     output_type = WINDOW_TYPES.get(out.dtype)
     if output_type is None:
         raise TypeError(
-            f"{where}: out is {name_of(out.dtype)}, expected bfloat16, float16 or float32"
+            f"{_WHERE}: out is {name_of(out.dtype)}, expected bfloat16, float16 or float32"
         )
     if out.shape != (terms.tokens, terms.hidden):
         raise ValueError(
-            f"{where}: out has shape {list(out.shape)}, expected "
+            f"{_WHERE}: out has shape {list(out.shape)}, expected "
             f"[M, H] = {[terms.tokens, terms.hidden]}"
         )
-    target = out.data_ptr()
-    check_apart(where, terms, target, out.nbytes)
-    run(terms, target, output_type, min(torch.get_num_threads(), cores.thread_limit))
-    return out
+    check_apart(_WHERE, terms, out.data_ptr(), out.nbytes)
+    return output_type
 
 
 def check_apart(where: str, terms: Terms, begin: int, nbytes: int) -> None:

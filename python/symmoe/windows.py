@@ -8,20 +8,10 @@ from collections.abc import Sequence
 
 import torch
 
-from . import _core
 from .calls import Calls
-from .config import MAX_BYTES
 from .decision import Shortage
-from .plans import (
-    OTHER_TYPES,
-    ROLES,
-    WINDOW_TYPES,
-    as_int,
-    check_lane,
-    check_stream,
-    check_tensor,
-    name_of,
-)
+from .plans import WINDOW_TYPES, check_stream, check_tensor
+from .window_requests import check_acquire, check_reserve, why_no_type
 
 _CORE_STATS = (
     "live_bytes",
@@ -92,25 +82,12 @@ class Windows(Calls):
         where = f"acquire on rank {self.rank}"
         self._require_usable("acquire")
         check_stream(where, stream)
-        _check_role(where, role)
-        lane = check_lane(where, lane)
-        _check_dtype(where, dtype)
-        try:
-            given = tuple(shape)
-        except TypeError:
-            raise TypeError(f"{where}: shape must be (rows, hidden), got {shape!r}") from None
-        if len(given) != 2:
-            raise ValueError(f"{where}: shape must be (rows, hidden), got {given}")
-        rows, hidden = (as_int(f"{where}: shape", size) for size in given)
-        if rows < 0 or hidden < 1:
-            raise ValueError(f"{where}: shape must be (rows, hidden), got {(rows, hidden)}")
+        request = check_acquire(where, role, shape, dtype, lane)
         if self._core is None or dtype not in WINDOW_TYPES:
             return None
-        nbytes = rows * hidden * dtype.itemsize
-        if nbytes > MAX_BYTES:
-            raise ValueError(f"{where}: {rows} rows of {hidden} are over {MAX_BYTES} bytes")
-        buffer = self._core.acquire(ROLES[role], lane, nbytes)
-        slot = (ROLES[role], lane)
+        lane, nbytes = request.lane, request.nbytes
+        slot = (request.role, lane)
+        buffer = self._core.acquire(*slot, nbytes)
         shortage = self._shortages.get(slot)
         if buffer is None:
             if self._cap is None or nbytes <= self._cap:
@@ -119,7 +96,7 @@ class Windows(Calls):
             return None
         if shortage is not None and shortage.nbytes <= nbytes:
             del self._shortages[slot]
-        key = (role, lane, (rows, hidden), dtype)
+        key = (role, lane, request.shape, dtype)
         view = self._by_key.get(key)
         if view is not None and view.buffer.address == buffer.address and view.is_intact():
             return view.tensor
@@ -155,26 +132,11 @@ class Windows(Calls):
         """
         where = f"reserve on rank {self.rank}"
         self._require_usable("reserve")
-        roles = (roles,) if isinstance(roles, str) else tuple(roles)
-        if not roles:
-            raise ValueError(f"{where}: no roles given")
-        for role in roles:
-            _check_role(where, role)
-        _check_dtype(where, dtype)
-        rows, hidden = as_int(f"{where}: rows", rows), as_int(f"{where}: hidden", hidden)
-        if rows < 0 or hidden < 1:
-            raise ValueError(f"{where}: rows={rows}, hidden={hidden} make no window")
-        lanes = as_int(f"{where}: lanes", lanes)
-        if not 1 <= lanes <= _core.MAX_LANES:
-            raise ValueError(f"{where}: lanes={lanes} is not in 1..{_core.MAX_LANES}")
-        nbytes = rows * hidden * dtype.itemsize
-        if nbytes > MAX_BYTES:
-            raise ValueError(f"{where}: {rows} rows of {hidden} are over {MAX_BYTES} bytes")
-        reason = self._obstacle
-        if not reason and dtype not in WINDOW_TYPES:
-            reason = f"windows do not know {name_of(dtype)}"
+        request = check_reserve(where, rows, hidden, dtype, lanes, roles)
+        nbytes = request.nbytes
+        reason = self._obstacle or why_no_type(dtype)
         if self._core is not None and not reason:
-            reason = self._core.reserve([ROLES[role] for role in roles], lanes, nbytes, graph)
+            reason = self._core.reserve(request.roles, request.lanes, nbytes, graph)
             if reason and (self._cap is None or nbytes <= self._cap):
                 self._cap, self._cap_reason = max(nbytes, 1) - 1, reason
             self._views.drop_outgrown()
@@ -258,15 +220,3 @@ class Windows(Calls):
         self._layouts.clear()
         if self._known is not None:
             self._known.forget()
-
-
-def _check_role(where: str, role: object) -> None:
-    if role not in ROLES:
-        raise ValueError(f"{where}: role {role!r} is none of {', '.join(ROLES)}")
-
-
-def _check_dtype(where: str, dtype: object) -> None:
-    if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"{where}: dtype must be a torch.dtype, got {dtype!r}")
-    if dtype not in WINDOW_TYPES and dtype not in OTHER_TYPES:
-        raise TypeError(f"{where}: dtype {name_of(dtype)} is not supported")

@@ -191,6 +191,7 @@ TEST(wrong_registrations_are_refused) {
     void* const window = comm.register_window(memory, 8192);
     CHECK_THROWS_WITH(comm.register_window(memory, 8192), NcclError, "registered already");
     CHECK_THROWS_WITH(comm.free(memory), NcclError, "still registered");
+    CHECK_EQ(fake_misuses(), size_t{1});
     CHECK_THROWS_WITH(comm.deregister_window(&self), NcclError, "no such window");
     // A reduction that starts in the window and ends beyond it.
     float out[2000];

@@ -3,11 +3,16 @@
 
 #include "runtime/nccl/communicator.h"
 
+#include <chrono>
 #include <cstring>
+#include <latch>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "nccl_ranks.h"
 
 namespace symmoe {
@@ -103,10 +108,13 @@ TEST(errors_name_operation_rank_code_and_reason) {
 TEST(an_asynchronous_error_names_the_last_call) {
   const FakeSettings settings;
   order_failure("ncclAllGather:1:1=async");
-  run_nccl_threads(2, [](NcclRank& self) {
+  std::latch queued_at_the_other(1);  // else its own call may find the failure
+  run_nccl_threads(2, [&](NcclRank& self) {
     float value = 0;
     float all[2];
+    if (self.rank() == 1) queued_at_the_other.wait();
     self.communicator->all_gather(&value, all, 1, DType::kFloat32, self.stream.handle());
+    if (self.rank() == 0) queued_at_the_other.count_down();
     self.stream.synchronize();
     CHECK_THROWS_WITH(self.communicator->check(), NcclError,
                       "after ncclAllGather on rank " + std::to_string(self.rank()) +
@@ -140,6 +148,24 @@ TEST(after_abort_all_calls_say_so) {
     CHECK_THROWS_WITH(comm.register_window(&value, 4), NcclError, text);
     CHECK_THROWS_WITH(comm.check(), NcclError, text);
     CHECK_THROWS_WITH(Communicator::Batch(comm), NcclError, text);
+  });
+}
+
+TEST(an_abort_lets_a_call_that_is_on_its_way_go_first) {
+  const FakeSettings settings;
+  run_nccl_threads(1, [](NcclRank& self) {
+    std::mutex calls;
+    std::unique_lock on_its_way(calls);
+    std::thread aborting([&] { self.communicator->abort(&calls); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    self.communicator->check();  // still there
+    on_its_way.unlock();
+    aborting.join();
+    CHECK(self.communicator->gone());
+
+    // Who does not come back is not waited for: the abort is what makes it come back.
+    const std::lock_guard stuck(calls);
+    std::thread([&] { self.communicator->abort(&calls); }).join();
   });
 }
 
@@ -218,6 +244,21 @@ TEST(instant_collectives_do_nothing) {
     self.settle();
     CHECK_EQ(out, 0.0f);
     CHECK(fake_calls("ncclReduceScatter", 0).empty());
+  });
+}
+
+// The last one, since NCCL goes on in the background.
+TEST(an_end_that_waits_for_graphs_is_not_waited_for) {
+  const FakeSettings settings;
+  order_failure("ncclCommDestroy:1:0=delay:30000,ncclCommAbort:1:0=delay:30000");
+  const int64_t begin = now_ns();
+  run_nccl_threads(1, [](NcclRank&) {});
+  CHECK(now_ns() - begin < 20'000'000'000);
+  run_nccl_threads(1, [](NcclRank& self) {
+    const int64_t before = now_ns();
+    self.communicator->abort();
+    CHECK(now_ns() - before < 10'000'000'000);
+    CHECK(!self.communicator->gone());
   });
 }
 

@@ -217,6 +217,32 @@ TEST(the_current_device_of_the_thread_is_put_back) {
   table.set_device(0);
 }
 
+TEST(a_thread_can_be_given_to_a_device) {
+  const auto device = open_host(2);
+  int current = -1;
+  std::thread([&] {
+    device->adopt_thread();
+    {
+      const CurrentDevice scope(*device);
+    }
+    device->table().current_device(&current);
+  }).join();
+  CHECK_EQ(current, 2);
+  device->table().current_device(&current);
+  CHECK_EQ(current, 0);  // another thread's affair
+}
+
+TEST(a_capture_that_has_failed_is_the_callers_affair) {
+  const auto device = open_host();
+  const Stream stream(device);
+  CHECK_EQ(host().begin_capture(stream.handle(), kCaptureGlobal), int{kDeviceOk});
+  CHECK_THROWS(DeviceMemory(device, 100), DeviceError);
+  CHECK_THROWS_WITH(device->capture_state(stream.handle()), InvalidArgument,
+                    "the stream is in a capture that has failed: ");
+  HostGraph graph = nullptr;
+  CHECK_EQ(host().end_capture(stream.handle(), &graph), int{kDeviceInvalidCapture});
+}
+
 TEST(a_relaxed_thread_allocates_during_a_capture) {
   const auto device = open_host();
   const Stream stream(device);

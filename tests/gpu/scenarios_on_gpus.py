@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import device_scenarios as results
+import device_scenarios_compiled as compiled
 import device_scenarios_graphs as graphs
 import device_scenarios_life as life
 import device_scenarios_windows as windows
@@ -24,10 +25,13 @@ SECONDS = 120.0
 ANYWHERE: list[Case] = [
     *[(results.in_place, [dtype]) for dtype in DTYPES],
     *[(results.gathers, [dtype]) for dtype in DTYPES],
+    *[(results.alone, [dtype]) for dtype in DTYPES],
+    (results.alone_refuses, []),
     (results.nothing_to_do, []),
     (results.other_types, []),
     (results.wrong_index, []),
     (graphs.without_windows, []),
+    *[(compiled.combines, [backend]) for backend in ("eager", "aot_eager")],
     (windows.capped, []),
     (life.threads, []),
 ]
@@ -37,6 +41,7 @@ WITH_WINDOWS: list[Case] = [
     *[(results.combines, [dtype]) for dtype in DTYPES],
     *[(results.special_values, [dtype]) for dtype in DTYPES],
     (results.large_gathers, []),
+    (results.alone_into_window, []),
     *[(graphs.replays, [deterministic]) for deterministic in (False, True)],
     *[(graphs.refused_growth, [capturing]) for capturing in ([0], [0, 1])],
     (graphs.refused_scratch, []),

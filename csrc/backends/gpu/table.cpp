@@ -11,6 +11,9 @@
 namespace symmoe::gpu {
 namespace {
 
+// Another handle of the default stream beside null: cudaStreamLegacy, hipStreamLegacy.
+constexpr uintptr_t kLegacyStream = 1;
+
 Stream stream_of(StreamHandle handle) { return static_cast<Stream>(handle); }
 Event event_of(EventHandle handle) { return static_cast<Event>(handle); }
 
@@ -90,7 +93,7 @@ int stream_wait(StreamHandle stream, EventHandle event) {
 int capture_state(StreamHandle stream, CaptureState* state) {
   *state = {false, 0};
   // The default stream cannot be captured, and being asked for it can break a capture elsewhere.
-  if (stream == nullptr) return kDeviceOk;
+  if (reinterpret_cast<uintptr_t>(stream) <= kLegacyStream) return kDeviceOk;
   auto status = SYMMOE_GPU(StreamCaptureStatusNone);
   const Error error = capture_info(stream_of(stream), &status, &state->id);
   if (error != SYMMOE_GPU(Success)) return status_of(error);

@@ -52,7 +52,12 @@ DeviceEngine::DeviceEngine(int rank, int world, DeviceParts parts, const DeviceE
       faults_(parts_.device),
       generation_(fork_generation()),
       watchdog_(
-          config.look_ns, [this] { look(); }, [this](const std::string& why) { poison(why); }) {
+          config.look_ns,
+          [this] {
+            parts_.device->adopt_thread();
+            look();
+          },
+          [this](const std::string& why) { poison(why); }) {
   if (world_ == 1) {
     resources_.no_windows = "";
   } else if (parts_.communicator == nullptr) {
@@ -67,15 +72,12 @@ DeviceEngine::~DeviceEngine() {
     // The device refuses to say whether its work has ended. There is nobody to tell.
   }
   watchdog_.stop();
+  if (nccl_windows_ != nullptr) nccl_windows_->shut();  // before the pool lets go of the memory
 }
 
 void DeviceEngine::start() {
   if (world_ > 1 && resources_.no_windows.empty()) make_first_window();
   watches_nccl_ = resources_.communicator != nullptr;
-}
-
-std::string DeviceEngine::at(const char* operation) const {
-  return std::string(operation) + ", rank " + std::to_string(rank_);
 }
 
 DeviceLane& DeviceEngine::lane(Role role, int number, const char* operation) {
@@ -127,6 +129,7 @@ std::string DeviceEngine::refusal() const {
 void DeviceEngine::topk_reduce(kernels::TopkReduceLaunch launch, StreamHandle stream) {
   require_usable("topk_reduce");
   require_no_faults("topk_reduce");
+  require_aligned(by("topk_reduce"), launch);
   launch.fault = faults_.record();
   guarded([&] { parts_.device->topk_reduce(launch, stream); });
   sum_of_thread = launch.output;
@@ -170,8 +173,8 @@ void DeviceEngine::poison(const std::string& reason) {
     poisoned_.store(true, std::memory_order_release);
   }
   // What waits on the device for a peer ends now.
-  if (parts_.communicator != nullptr) parts_.communicator->abort();
-  if (parts_.plain != nullptr) parts_.plain->abort();
+  if (parts_.communicator != nullptr) parts_.communicator->abort(&nccl_mutex_);
+  if (parts_.plain != nullptr) parts_.plain->abort(&nccl_mutex_);
 }
 
 // --- queries and the end -------------------------------------------------------------------------
@@ -214,7 +217,7 @@ void DeviceEngine::close() {
   if (closed_.load(std::memory_order_relaxed)) return;
   // A call that runs now would lose its memory under its feet.
   std::deque<LaneCall> taken;
-  for (DeviceLane& each : lanes_) taken.emplace_back(each, at("close"));
+  for (DeviceLane& each : lanes_) taken.emplace_back(each, by("close"));
   try {
     wait_until_unused();
   } catch (const Error& error) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "collectives/device/caller.h"
 #include "collectives/device/device_lane.h"
 #include "collectives/device/device_plan.h"
 #include "collectives/device/faults.h"
@@ -129,7 +130,8 @@ class DeviceEngine {
   const std::string& no_communicator() const { return resources_.no_communicator; }
 
  private:
-  std::string at(const char* operation) const;
+  Caller by(const char* operation) const { return {operation, rank_}; }
+  std::string at(const char* operation) const { return by(operation).text(); }
   void require_own_process(const char* operation) const;
   void require_usable(const char* operation) const;
   void require_no_faults(const char* operation, const void* summed = nullptr);

@@ -6,7 +6,7 @@
 namespace symmoe {
 
 void DeviceLane::order(StreamHandle stream, const CaptureState& capture, const Device& device,
-                       const std::string& where) {
+                       const Caller& caller) {
   if (capture.active && capture_ == capture.id) {
     if (captured_stream_ != stream) captured_.block(stream);
     return;
@@ -18,7 +18,7 @@ void DeviceLane::order(StreamHandle stream, const CaptureState& capture, const D
   }
   const RelaxedCapture relaxed(device);
   if (!eager_.done()) {
-    throw InvalidArgument(where +
+    throw InvalidArgument(caller.text() +
                           ": the lane's last call is still running on another stream, which a "
                           "captured graph cannot wait for; synchronize before the capture");
   }
@@ -46,9 +46,9 @@ int64_t DeviceLane::pending_since_ns() {
   return 0;
 }
 
-LaneCall::LaneCall(DeviceLane& lane, const std::string& where) : lane_(lane) {
+LaneCall::LaneCall(DeviceLane& lane, const Caller& caller) : lane_(lane) {
   if (lane.busy.test_and_set(std::memory_order_acquire)) {
-    throw InvalidArgument(where + ": another thread is in a call of this lane");
+    throw InvalidArgument(caller.text() + ": another thread is in a call of this lane");
   }
 }
 

@@ -2,8 +2,8 @@
 
 #include <atomic>
 #include <cstdint>
-#include <string>
 
+#include "collectives/device/caller.h"
 #include "runtime/stream.h"
 
 namespace symmoe {
@@ -17,7 +17,7 @@ class DeviceLane {
   // Makes what `stream` is given from now on wait for the lane's last call. Throws InvalidArgument
   // in a capture that would have to wait for work outside of it.
   void order(StreamHandle stream, const CaptureState& capture, const Device& device,
-             const std::string& where);
+             const Caller& caller);
 
   // Notes that a call was queued on `stream` just now.
   void note(StreamHandle stream, const CaptureState& capture);
@@ -42,7 +42,7 @@ class DeviceLane {
 // Takes a lane for one call; a second thread on it is the caller's mistake.
 class LaneCall {
  public:
-  LaneCall(DeviceLane& lane, const std::string& where);
+  LaneCall(DeviceLane& lane, const Caller& caller);
   ~LaneCall();
   LaneCall(const LaneCall&) = delete;
   LaneCall& operator=(const LaneCall&) = delete;

@@ -62,7 +62,7 @@ std::shared_ptr<Buffer> DeviceEngine::acquire(Role role, int number, size_t byte
   require_usable("acquire");
   require_no_faults("acquire");
   DeviceLane& here = lane(role, number, "acquire");
-  const LaneCall call(here, at("acquire"));
+  const LaneCall call(here, by("acquire"));
   if (!resources_.no_windows.empty()) {
     refuse(resources_.no_windows);
     return nullptr;
@@ -77,12 +77,12 @@ std::shared_ptr<Buffer> DeviceEngine::acquire(Role role, int number, size_t byte
     const auto outgrown = pool_of(slot).current(slot);
     if (outgrown != nullptr && outgrown->window.bytes < bytes && !capture.active) {
       // It is not given back before what writes it has ended.
-      here.order(stream, capture, *parts_.device, at("acquire"));
+      here.order(stream, capture, *parts_.device, by("acquire"));
       here.note(stream, capture);
     }
     auto buffer = buffer_for(slot, std::max(bytes, size_t{1}), capture, "acquire");
     if (buffer == nullptr) return nullptr;
-    here.order(stream, capture, *parts_.device, at("acquire"));
+    here.order(stream, capture, *parts_.device, by("acquire"));
     buffer->armed.store(true, std::memory_order_relaxed);
     if (capture.active) buffer->pinned = true;
     return buffer;
@@ -94,9 +94,9 @@ bool DeviceEngine::rearm(Buffer& buffer, StreamHandle stream) {
   require_no_faults("acquire");
   if (buffer.retired.load(std::memory_order_relaxed)) return false;
   DeviceLane& here = lane(buffer.slot.role, buffer.slot.lane, "acquire");
-  const LaneCall call(here, at("acquire"));
+  const LaneCall call(here, by("acquire"));
   const CaptureState capture = parts_.device->capture_state(stream);
-  guarded([&] { here.order(stream, capture, *parts_.device, at("acquire")); });
+  guarded([&] { here.order(stream, capture, *parts_.device, by("acquire")); });
   buffer.armed.store(true, std::memory_order_relaxed);
   if (capture.active) buffer.pinned = true;
   return true;
@@ -242,7 +242,7 @@ std::string DeviceEngine::reserve(const std::vector<Role>& roles, int lanes, siz
   if (!resources_.no_windows.empty()) return resources_.no_windows;
   std::deque<LaneCall> taken;
   for (const Slot& slot : slots) {
-    taken.emplace_back(lane(slot.role, slot.lane, "reserve"), at("reserve"));
+    taken.emplace_back(lane(slot.role, slot.lane, "reserve"), by("reserve"));
   }
   return guarded([&] {
     const std::lock_guard growth(growth_mutex_);
@@ -318,7 +318,7 @@ void DeviceEngine::suspend() {
   require_usable("suspend");
   require_no_faults("suspend");
   std::deque<LaneCall> taken;
-  for (DeviceLane& each : lanes_) taken.emplace_back(each, at("suspend"));
+  for (DeviceLane& each : lanes_) taken.emplace_back(each, by("suspend"));
   guarded([&] {
     wait_until_unused();
     PoolStats before = pool_stats();

@@ -46,6 +46,7 @@ void DeviceEngine::require_fit(const Plan& plan, const void* output) const {
   if (overlaps(output, plan.output_bytes())) {
     refuse_call("out overlaps a buffer of the pool; it must be the caller's memory");
   }
+  require_aligned(by(plan.operation()), "out", output, size_of(plan.dtype));
 }
 
 void DeviceEngine::require_source(const Plan& plan, const Buffer& buffer, size_t offset) const {
@@ -61,6 +62,7 @@ void DeviceEngine::require_source(const Plan& plan, const Buffer& buffer, size_t
   if (!buffer.armed.load(std::memory_order_relaxed)) {
     refuse_call("the buffer was reduced already: acquire it again before writing it");
   }
+  require_aligned(by(plan.operation()), "input", buffer.window.base + offset, size_of(plan.dtype));
   const size_t bytes = plan.input_bytes();
   if (offset > buffer.window.bytes || bytes > buffer.window.bytes - offset) {
     refuse_call(std::to_string(bytes) + " bytes at offset " + std::to_string(offset) +
@@ -74,7 +76,7 @@ bool DeviceEngine::run(const DevicePlan& plan, Buffer& buffer, size_t offset, vo
   require_no_faults(plan.plan.operation(), buffer.window.base + offset);
   require_fit(plan.plan, output);
   const LaneCall call(lane(plan.plan.role, plan.plan.lane, plan.plan.operation()),
-                      at(plan.plan.operation()));
+                      by(plan.plan.operation()));
   require_source(plan.plan, buffer, offset);
   return queue(plan, {buffer.window.base + offset, buffer.shared_from_this(), offset}, output,
                stream, deterministic);
@@ -86,11 +88,12 @@ bool DeviceEngine::run(const DevicePlan& plan, const void* input, void* output, 
   require_no_faults(plan.plan.operation(), input);
   require_fit(plan.plan, output);
   const LaneCall call(lane(plan.plan.role, plan.plan.lane, plan.plan.operation()),
-                      at(plan.plan.operation()));
+                      by(plan.plan.operation()));
   if (input == nullptr && plan.plan.input_bytes() != 0) {
     throw InvalidArgument(at(plan.plan.operation()) + ": input has no memory (" + plan.plan.text +
                           ")");
   }
+  require_aligned(by(plan.plan.operation()), "input", input, size_of(plan.plan.dtype));
   return queue(plan, {static_cast<const std::byte*>(input), nullptr, 0}, output, stream,
                deterministic);
 }
@@ -137,7 +140,7 @@ bool DeviceEngine::queue(const DevicePlan& plan, const Source& source, void* out
     }
     if (path == nullptr) return false;
 
-    here.order(stream, capture, device, at(plan.plan.operation()));
+    here.order(stream, capture, device, by(plan.plan.operation()));
     Transfer transfer{.plan = plan.plan,
                       .send = source.send,
                       .receive = static_cast<std::byte*>(output),

@@ -5,6 +5,7 @@
 // symmoe::kernels::SYMMOE_PLATFORM, so that those of different back ends never share a symbol.
 
 #include <cstdint>
+#include <type_traits>
 
 #if defined(__HIP__)
 #include <hip/hip_runtime.h>
@@ -236,18 +237,28 @@ inline void publish(uint32_t* word, uint32_t value) {
 
 // ---- launching (host code) ------------------------------------------------------------------
 
-// Returns the runtime's error code, 0 if there was none.
+// Returns the runtime's error code, 0 if there was none. That of the launch itself: behind <<<>>>
+// one would have to ask for the thread's last error, which may be one that another library left.
+#if defined(__HIP__) || defined(__CUDACC__)
 #if defined(__HIP__)
-template <typename Kernel, typename... Arguments>
-int launch(Kernel kernel, unsigned blocks, unsigned threads, void* stream, Arguments... arguments) {
-  kernel<<<blocks, threads, 0, static_cast<hipStream_t>(stream)>>>(arguments...);
-  return static_cast<int>(hipGetLastError());
+inline int launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments,
+                         void* stream) {
+  return static_cast<int>(
+      hipLaunchKernel(kernel, blocks, threads, arguments, 0, static_cast<hipStream_t>(stream)));
 }
-#elif defined(__CUDACC__)
-template <typename Kernel, typename... Arguments>
-int launch(Kernel kernel, unsigned blocks, unsigned threads, void* stream, Arguments... arguments) {
-  kernel<<<blocks, threads, 0, static_cast<cudaStream_t>(stream)>>>(arguments...);
-  return static_cast<int>(cudaGetLastError());
+#else
+inline int launch_kernel(const void* kernel, dim3 blocks, dim3 threads, void** arguments,
+                         void* stream) {
+  return static_cast<int>(
+      cudaLaunchKernel(kernel, blocks, threads, arguments, 0, static_cast<cudaStream_t>(stream)));
+}
+#endif
+template <typename... Parameters>
+int launch(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, void* stream,
+           std::type_identity_t<Parameters>... arguments) {
+  void* addresses[] = {&arguments...};
+  return launch_kernel(reinterpret_cast<const void*>(kernel), dim3(blocks), dim3(threads),
+                       addresses, stream);
 }
 #else
 using emulator::launch;

@@ -42,7 +42,7 @@ struct TopkReduceLaunch {
 
 // output[i] = round(source_0[i] + source_1[i] + ...), added in fp32 in rank order. Rank r's source
 // is `own` for r == own_rank, else gathered + r * stride (elements); the gathered rows of own_rank
-// are not read.
+// are not read. The output may be exactly one of the sources.
 struct RankReduceLaunch {
   const void* own = nullptr;
   const void* gathered = nullptr;

@@ -1,17 +1,39 @@
 #include "runtime/nccl/communicator.h"
 
+#include <chrono>
 #include <cstring>
+#include <exception>
+#include <future>
 #include <thread>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "runtime/stream.h"
 
 namespace symmoe {
 namespace {
 
 // For a borrowed communicator that does not block: its calls return before they are done.
 constexpr int64_t kPatienceNs = 300'000'000'000;
+
+// How long the end of a communicator is waited for.
+constexpr int64_t kDestroyPatienceNs = 5'000'000'000;
+constexpr int64_t kAbortPatienceNs = 3'000'000'000;
+// How long an abort lets a call of another thread that is on its way go first.
+constexpr int64_t kCourtesyNs = 200'000'000;
+
+void abort_now(const NcclFunctions& functions, NcclComm comm) { functions.comm_abort(comm); }
+
+// After an error the orderly way would wait for peers that do not come.
+void destroy_or_abort(const NcclFunctions& functions, NcclComm comm) {
+  NcclResult state = kNcclSuccess;
+  const NcclResult asked = functions.comm_get_async_error(comm, &state);
+  if (asked != kNcclSuccess || state != kNcclSuccess ||
+      functions.comm_destroy(comm) != kNcclSuccess) {
+    functions.comm_abort(comm);
+  }
+}
 
 NcclDataType nccl_type(DType type) {
   switch (type) {
@@ -104,17 +126,30 @@ std::unique_ptr<Communicator> Communicator::borrow(std::shared_ptr<const NcclLib
 Communicator::~Communicator() {
   const NcclComm comm = comm_.load();
   if (borrowed_ || comm == nullptr || !device_->usable()) return;
+  end(comm, destroy_or_abort, kDestroyPatienceNs);
+}
+
+// In a thread of its own, since NCCL comes back only when the last graph that was captured with the
+// communicator has gone, and that may be never.
+void Communicator::end(NcclComm comm, End how, int64_t patience_ns) noexcept {
   try {
-    const CurrentDevice current(*device_);
-    NcclResult state = kNcclSuccess;
-    const NcclResult asked = functions().comm_get_async_error(comm, &state);
-    // After an error the orderly way would wait for peers that do not come.
-    if (asked != kNcclSuccess || state != kNcclSuccess ||
-        functions().comm_destroy(comm) != kNcclSuccess) {
-      functions().comm_abort(comm);
-    }
-  } catch (const Error&) {
-    // The device refuses to become current: nothing can be given back any more.
+    std::promise<void> promise;
+    const std::future<void> ended = promise.get_future();
+    std::thread([library = library_, device = device_, gone = gone_, comm, how,
+                 promise = std::move(promise)]() mutable {
+      try {
+        device->adopt_thread();
+        const RelaxedCapture relaxed(*device);  // it may be another group's stream
+        how(library->functions(), comm);
+        gone->store(true);
+      } catch (const Error&) {
+        // The device refuses to become current: nothing can be given back any more.
+      }
+      promise.set_value();
+    }).detach();
+    ended.wait_for(std::chrono::nanoseconds(patience_ns));
+  } catch (const std::exception&) {
+    // No memory or no thread for it. NCCL keeps the communicator.
   }
 }
 
@@ -134,11 +169,11 @@ std::string Communicator::describe(NcclResult result, const char* operation) con
 
 void Communicator::require(NcclResult result, const char* operation) {
   last_operation_ = operation;
-  const int64_t end = now_ns() + (result == kNcclInProgress ? kPatienceNs : 0);
+  const int64_t last_ns = now_ns() + (result == kNcclInProgress ? kPatienceNs : 0);
   while (result == kNcclInProgress) {
     std::this_thread::yield();
     result = async_error(operation);
-    if (result == kNcclInProgress && now_ns() > end) {
+    if (result == kNcclInProgress && now_ns() > last_ns) {
       throw DeadlineExceeded(describe(result, operation) + " after " +
                              std::to_string(kPatienceNs / 1'000'000'000) + " s");
     }
@@ -252,20 +287,21 @@ void Communicator::check() {
   throw NcclError("after " + describe(state, last_operation_.load()));
 }
 
-void Communicator::abort() noexcept {
+void Communicator::abort(std::mutex* calls) noexcept {
   NcclComm comm = nullptr;
   {
+    std::unique_lock<std::mutex> turn;
+    if (calls != nullptr) turn = std::unique_lock(*calls, std::defer_lock);
+    const int64_t last_ns = now_ns() + kCourtesyNs;
+    while (calls != nullptr && !turn.try_lock() && now_ns() < last_ns) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     const std::lock_guard lock(asking_);
     comm = comm_.exchange(nullptr);
   }
-  // Not under the lock: it waits for running work to end.
+  // Not under the locks: it waits for running work to end.
   if (comm == nullptr || borrowed_ || !device_->usable()) return;
-  try {
-    const CurrentDevice current(*device_);
-    functions().comm_abort(comm);
-  } catch (const Error&) {
-    // Not even the device becomes current; the process has nothing left to abort on it.
-  }
+  end(comm, abort_now, kAbortPatienceNs);
 }
 
 Communicator::Batch::Batch(Communicator& communicator) : communicator_(communicator) {

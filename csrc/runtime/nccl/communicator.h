@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -35,6 +36,7 @@ class Communicator {
                                               std::shared_ptr<Device> device, void* comm);
 
   // Destroys an own communicator, or aborts it if NCCL has seen an error. Windows must be gone.
+  // NCCL waits for the graphs that use it: where some are left, that goes on in the background.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -76,8 +78,12 @@ class Communicator {
   void check();
 
   // Gives up an own communicator: queued work ends, blocked calls of other threads return with an
-  // error, peers notice. All later calls throw. A borrowed one is only let go.
-  void abort() noexcept;
+  // error, peers notice. All later calls throw. A borrowed one is only let go. `calls` is what the
+  // callers serialise by: one that is on its way may end first, but who waits for a peer is
+  // not waited for.
+  void abort(std::mutex* calls = nullptr) noexcept;
+  // Whether NCCL has ended an own one, windows and all. May be false after abort(): graphs.
+  bool gone() const { return gone_->load(); }
 
  private:
   Communicator(std::shared_ptr<const NcclLibrary> library, std::shared_ptr<Device> device);
@@ -86,12 +92,15 @@ class Communicator {
   NcclComm usable(const char* operation) const;
   void require(NcclResult result, const char* operation);
   NcclResult async_error(const char* operation);
+  using End = void (*)(const NcclFunctions& functions, NcclComm comm);
+  void end(NcclComm comm, End how, int64_t patience_ns) noexcept;
   std::string describe(NcclResult result, const char* operation) const;
 
   std::shared_ptr<const NcclLibrary> library_;
   std::shared_ptr<Device> device_;
   std::atomic<NcclComm> comm_ = nullptr;
   std::mutex asking_;  // abort() does not pull the communicator from under a question
+  std::shared_ptr<std::atomic<bool>> gone_ = std::make_shared<std::atomic<bool>>(false);
   bool borrowed_ = false;
   int rank_ = -1;
   int world_ = 0;

@@ -72,10 +72,17 @@ class CudaPlace:
         return torch.as_tensor(owner, device=self.device).view(dtype)
 
     def stream(self, given: object | None) -> int:
-        """The handle of a torch stream, a number, or anything with `__cuda_stream__`."""
+        """The handle of a torch stream, a number, or anything with `__cuda_stream__`.
+
+        Raises:
+            TypeError: `given` is no stream.
+            ValueError: It is another GPU's.
+        """
         if given is None:
             return self.current_stream()
         if isinstance(given, torch.cuda.Stream):
+            if given.device != self.device:
+                raise ValueError(f"stream is one of {given.device}, expected {self.device}")
             return int(given.cuda_stream)
         if isinstance(given, int) and not isinstance(given, bool):
             return given

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .. import _core, topk
+from .. import topk
 from ..decision import Decision
 from ..plans import (
     ALL_GATHER,
@@ -18,19 +19,13 @@ from ..plans import (
     WINDOW_TYPES,
     Layout,
     Sizes,
-    as_int,
     check_input,
-    check_lane,
     check_output,
     check_overlap,
-    make_layout,
-    sizes_key,
 )
 from . import choice, fallback
 from .memory import DeviceMemory
 from .views import DeviceView
-
-MAX_LAYOUTS = 512
 
 
 class DeviceGroup(DeviceMemory):
@@ -105,8 +100,11 @@ class DeviceGroup(DeviceMemory):
                     and self._accepts(out)
                     and out.is_contiguous()
                 ):
-                    layout = self._layout(REDUCE_SCATTER, view.shape, view.dtype, None, None, lane)
-                    out = self._output(layout, out)
+                    if out is None:
+                        shape, device = view.out_shape, self._place.device
+                        out = torch.empty(shape, dtype=view.dtype, device=device)
+                    else:
+                        self._check_output(self._even_layout(view, lane), out)
                 handle = self._current_stream() if stream is None else self._place.stream(stream)
                 if prepared(out.data_ptr(), handle, deterministic):
                     if stream is not None or self._always_keeps:
@@ -179,19 +177,18 @@ class DeviceGroup(DeviceMemory):
         Raises:
             TypeError, ValueError, MismatchError, SymmoeError: As `reduce_scatter`.
         """
-        where = self._where["combine"]
-        terms = topk.check_terms(where, expert_out, topk_weights, index, scale, self._place)
+        terms, layout = self._check_combine(
+            expert_out, topk_weights, out, index, scale, sizes, padded_to, lane
+        )
+        if out is None:
+            out = self._new_output(layout)
         shape = (terms.tokens, terms.hidden)
-        key = self._sizes_key("combine", sizes)
-        layout = self._layout(REDUCE_SCATTER, shape, terms.dtype, key, padded_to, lane)
-        out = self._output(layout, out)
-        topk.check_apart(where, terms, out.data_ptr(), layout.out_bytes)
         handle = self._place.stream(stream)
         window = self.acquire("combine", shape, terms.dtype, lane=lane, stream=handle)
         if window is None:
             window = self._place.empty(shape, terms.dtype, handle)
         target = window.data_ptr()
-        topk.check_apart(where, terms, target, layout.in_bytes)
+        topk.check_apart(self._where["combine"], terms, target, layout.in_bytes)
         if terms.tokens:
             code = WINDOW_TYPES[terms.dtype]
             self._core.topk_reduce(*topk.core_arguments(terms, target, code), handle)
@@ -209,7 +206,9 @@ class DeviceGroup(DeviceMemory):
             **kwargs: As for that method.
 
         Raises:
-            TypeError, ValueError: What the method would raise for its arguments.
+            TypeError, ValueError: What the method would raise for its arguments; but values in an
+                index, and whether a window fits the call (role, lane, acquired since its last
+                reduce, `out` in one), are for the call itself to see.
         """
         self._require_open("explain")
         if operation not in _SIGNATURES:
@@ -217,25 +216,16 @@ class DeviceGroup(DeviceMemory):
         bound = _SIGNATURES[operation].bind(self, *args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
-        sizes = self._sizes_key(operation, given["sizes"])
-        deterministic = given.get("deterministic", False)
+        deterministic = given.pop("deterministic", False)
+        self._place.stream(given.pop("stream"))
+        del given["self"]
         if operation == "combine":
-            terms = topk.check_terms(
-                self._where["combine"],
-                given["expert_out"],
-                given["topk_weights"],
-                given["index"],
-                given["scale"],
-                self._place,
-            )
-            shape, dtype, name = (terms.tokens, terms.hidden), terms.dtype, REDUCE_SCATTER
+            _, layout = self._check_combine(**given)
             in_window = True
         else:
-            tensor = given["input"]
-            check_input(self._where[operation], "input", tensor, self._place)
-            shape, dtype, name = tensor.shape, tensor.dtype, operation
+            tensor = given.pop("input")
+            layout, _ = self._check_call(operation, tensor, **given)
             in_window = self._core.find(tensor.data_ptr()) is not None
-        layout = self._layout(name, shape, dtype, sizes, given["padded_to"], given["lane"])
         if layout.device_plan is None:
             return choice.without_plan(layout)
         candidates = self._core.explain(layout.device_plan, deterministic)
@@ -243,50 +233,25 @@ class DeviceGroup(DeviceMemory):
 
     # --- the way of every call --------------------------------------------------------------------
 
-    def _prepare(self, view: DeviceView, lane: int) -> _core.PreparedCall | None:
+    def _even_layout(self, view: DeviceView, lane: int) -> Layout:
+        return self._layouts.of(REDUCE_SCATTER, view.shape, view.dtype, None, None, lane)
+
+    def _prepare(self, view: DeviceView, lane: int) -> Callable[[int, int, bool], bool] | None:
         """The even reduce_scatter of a view; None where windows do not know the dtype."""
-        layout = self._layout(REDUCE_SCATTER, view.shape, view.dtype, None, None, lane)
+        layout = self._even_layout(view, lane)
         view.out_shape = torch.Size(layout.out_shape)
         if layout.device_plan is not None:
             view.even_call = self._core.prepare(layout.device_plan, view.buffer)
         return view.even_call
 
-    def _sizes_key(self, operation: str, sizes: Sizes) -> int | tuple[int, ...] | None:
-        try:
-            return sizes_key(sizes)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"{self._where[operation]}: {error}") from None
+    def _new_output(self, layout: Layout) -> torch.Tensor:
+        return torch.empty(layout.out_shape, dtype=layout.dtype, device=self._place.device)
 
-    def _layout(
-        self,
-        operation: str,
-        shape: tuple[int, ...],
-        dtype: torch.dtype,
-        sizes: int | tuple[int, ...] | None,
-        padded_to: int | None,
-        lane: int,
-    ) -> Layout:
-        key = (operation, shape, dtype, lane, sizes, padded_to)
-        layout = self._layouts.get(key)
-        if layout is None:
-            where = self._where[operation]
-            lane = check_lane(where, lane)
-            if padded_to is not None:
-                padded_to = as_int(f"{where}: padded_to", padded_to)
-            layout = make_layout(
-                operation, dtype, tuple(shape), sizes, padded_to, lane, self.rank, self.world_size
-            )
-            if layout.plan is not None:
-                layout.device_plan = _core.DevicePlan(layout.plan)
-            if len(self._layouts) >= MAX_LAYOUTS:
-                self._layouts.clear()
-            self._layouts[key] = layout
-        return layout
+    def _check_output(self, layout: Layout, out: torch.Tensor) -> None:
+        """Raises unless `out` can take the call's result; the core sees whether it is in a window.
 
-    def _output(self, layout: Layout, out: torch.Tensor | None) -> torch.Tensor:
-        """The output of a call, checked; a new one if None is given."""
-        if out is None:
-            return torch.empty(layout.out_shape, dtype=layout.dtype, device=self._place.device)
+        The usual case is told apart in few steps.
+        """
         if not (
             isinstance(out, torch.Tensor)
             and out.shape == layout.out_shape
@@ -296,7 +261,50 @@ class DeviceGroup(DeviceMemory):
         ):
             where = self._where[layout.operation]
             check_output(where, out, layout.dtype, layout.out_shape, self._place)
-        return out
+
+    def _check_combine(
+        self,
+        expert_out: torch.Tensor,
+        topk_weights: torch.Tensor | None,
+        out: torch.Tensor | None,
+        index: torch.Tensor | None,
+        scale: float | None,
+        sizes: Sizes,
+        padded_to: int | None,
+        lane: int,
+    ) -> tuple[topk.Terms, Layout]:
+        """What combine works on; raises on any wrong argument."""
+        where = self._where["combine"]
+        terms = topk.check_terms(where, expert_out, topk_weights, index, scale, self._place)
+        key = self._layouts.key("combine", sizes)
+        shape = (terms.tokens, terms.hidden)
+        layout = self._layouts.of(REDUCE_SCATTER, shape, terms.dtype, key, padded_to, lane)
+        if out is not None:
+            self._check_output(layout, out)
+            topk.check_apart(where, terms, out.data_ptr(), layout.out_bytes)
+        return terms, layout
+
+    def _check_call(
+        self,
+        operation: str,
+        tensor: torch.Tensor,
+        out: torch.Tensor | None,
+        sizes: Sizes,
+        padded_to: int | None,
+        lane: int,
+    ) -> tuple[Layout, bool]:
+        """A collective's layout, and whether it works in place; raises on any wrong argument."""
+        where = self._where[operation]
+        check_input(where, "input", tensor, self._place)
+        key = self._layouts.key(operation, sizes)
+        layout = self._layouts.of(operation, tensor.shape, tensor.dtype, key, padded_to, lane)
+        if out is None:
+            return layout, False
+        self._check_output(layout, out)
+        begin, target = tensor.data_ptr(), out.data_ptr()
+        if target + layout.out_bytes <= begin or begin + layout.in_bytes <= target:
+            return layout, False
+        return layout, check_overlap(where, tensor, out, layout)
 
     def _call(
         self,
@@ -311,18 +319,9 @@ class DeviceGroup(DeviceMemory):
     ) -> torch.Tensor:
         """A collective on any tensor."""
         self._require_open(operation)
-        where = self._where[operation]
-        check_input(where, "input", tensor, self._place)
-        key = self._sizes_key(operation, sizes)
-        layout = self._layout(operation, tensor.shape, tensor.dtype, key, padded_to, lane)
-        in_place = False
+        layout, in_place = self._check_call(operation, tensor, out, sizes, padded_to, lane)
         if out is None:
-            out = self._output(layout, None)
-        else:
-            out = self._output(layout, out)
-            begin, target = tensor.data_ptr(), out.data_ptr()
-            if target + layout.out_bytes > begin and begin + layout.in_bytes > target:
-                in_place = check_overlap(where, tensor, out, layout)
+            out = self._new_output(layout)
         return self._run(layout, tensor, out, in_place, deterministic, self._place.stream(stream))
 
     def _run(

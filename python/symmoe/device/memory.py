@@ -11,20 +11,14 @@ import torch
 import torch.distributed as dist
 
 from .. import _core
-from ..config import MAX_BYTES, Config
+from ..config import Config
 from ..errors import ClosedError
 from ..exchange import Exchange
+from ..layouts import Layouts
+from ..names import register
 from ..places import DevicePlace
-from ..plans import (
-    OTHER_TYPES,
-    ROLES,
-    WINDOW_TYPES,
-    Layout,
-    as_int,
-    check_lane,
-    check_tensor,
-    name_of,
-)
+from ..plans import WINDOW_TYPES, check_tensor
+from ..window_requests import check_acquire, check_reserve, why_no_type
 from .views import DeviceViews
 
 
@@ -32,6 +26,7 @@ class DeviceMemory:
     """The state of one rank's group, and the part of it that has to do with memory.
 
     Attributes:
+        name: Stands for the group in graphs (`symmoe.ops`); no other group of this process has it.
         rank: This rank in the group.
         world_size: Number of ranks.
     """
@@ -54,6 +49,7 @@ class DeviceMemory:
         "_views",
         "_views_by_id",
         "_where",
+        "name",
         "rank",
         "world_size",
     )
@@ -68,6 +64,7 @@ class DeviceMemory:
         config: Config,
         exchange: Exchange,
     ) -> None:
+        self.name = register(self)
         self.rank = rank
         self.world_size = world
         self._core = core
@@ -82,12 +79,12 @@ class DeviceMemory:
         self._exchange = exchange
         self._views = DeviceViews(place)
         self._views_by_id = self._views.by_id
-        self._layouts: dict[Any, Layout] = {}
         self._fallbacks = 0
         self._closed = False
         self._pid = os.getpid()
         names = ("reduce_scatter", "all_gather", "combine", "acquire", "reserve", "retain")
         self._where = {name: f"{name} on rank {rank}" for name in names}
+        self._layouts = Layouts(rank, world, self._where, for_device=True)
 
     def acquire(
         self,
@@ -135,27 +132,13 @@ class DeviceMemory:
     ) -> torch.Tensor | None:
         where = self._where["acquire"]
         self._require_open("acquire")
-        _check_role(where, role)
-        lane = check_lane(where, lane)
-        _check_dtype(where, dtype)
-        try:
-            given = tuple(shape)
-        except TypeError:
-            raise TypeError(f"{where}: shape must be (rows, hidden), got {shape!r}") from None
-        if len(given) != 2:
-            raise ValueError(f"{where}: shape must be (rows, hidden), got {given}")
-        rows, hidden = (as_int(f"{where}: shape", size) for size in given)
-        if rows < 0 or hidden < 1:
-            raise ValueError(f"{where}: shape must be (rows, hidden), got {(rows, hidden)}")
+        request = check_acquire(where, role, shape, dtype, lane)
         if dtype not in WINDOW_TYPES:
             return None
-        nbytes = rows * hidden * dtype.itemsize
-        if nbytes > MAX_BYTES:
-            raise ValueError(f"{where}: {rows} rows of {hidden} are over {MAX_BYTES} bytes")
-        buffer = self._core.acquire(ROLES[role], lane, nbytes, stream)
+        buffer = self._core.acquire(request.role, request.lane, request.nbytes, stream)
         if buffer is None:
             return None
-        key = (role, lane, (rows, hidden), dtype)
+        key = (role, request.lane, request.shape, dtype)
         view = self._views.by_key.get(key)
         if view is not None and view.buffer.address == buffer.address and view.is_intact():
             return view.tensor
@@ -193,28 +176,12 @@ class DeviceMemory:
         """
         where = self._where["reserve"]
         self._require_open("reserve")
-        roles = (roles,) if isinstance(roles, str) else tuple(roles)
-        if not roles:
-            raise ValueError(f"{where}: no roles given")
-        for role in roles:
-            _check_role(where, role)
-        _check_dtype(where, dtype)
-        rows, hidden = as_int(f"{where}: rows", rows), as_int(f"{where}: hidden", hidden)
-        lanes = as_int(f"{where}: lanes", lanes)
-        if rows < 0 or hidden < 1 or not 1 <= lanes <= _core.MAX_LANES:
-            raise ValueError(
-                f"{where}: rows={rows}, hidden={hidden}, lanes={lanes}: rows must not be negative, "
-                f"hidden positive and lanes 1..{_core.MAX_LANES}"
-            )
-        nbytes = rows * hidden * dtype.itemsize
-        if nbytes > MAX_BYTES:
-            raise ValueError(f"{where}: {rows} rows of {hidden} are over {MAX_BYTES} bytes")
-        if dtype in WINDOW_TYPES:
-            reason = self._core.reserve([ROLES[role] for role in roles], lanes, nbytes, graph)
-        else:
-            reason = f"windows do not know {name_of(dtype)}"
+        request = check_reserve(where, rows, hidden, dtype, lanes, roles)
+        reason = why_no_type(dtype)
+        if not reason:
+            reason = self._core.reserve(request.roles, request.lanes, request.nbytes, graph)
         if reason:
-            text = f"{where}: no windows of {nbytes} bytes: {reason}"
+            text = f"{where}: no windows of {request.nbytes} bytes: {reason}"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
         return not reason
 
@@ -282,15 +249,23 @@ class DeviceMemory:
         """Bytes and counts so far. Local.
 
         Returns:
-            As Group.stats, with calls_direct, calls_plain, ... for each path of docs/paths.md, and
-            scratch_bytes: memory of paths that need some of their own. All of it is device memory
-            outside of torch's allocator.
+            live_bytes, stage_bytes, retired_bytes, view_bytes, pinned_bytes, peak_bytes, growths,
+            buffers: as in Group.stats; scratch_bytes: memory that paths need for themselves. All of
+            it is device memory outside of torch's allocator. calls_local, calls_direct,
+            calls_plain, calls_grouped, calls_ordered: calls by path (docs/paths.md), calls_staged:
+            copies in front of them; calls_process_group: calls served by torch.distributed.
         """
         self._require_open("stats")
         return {**self._core.stats(), "calls_process_group": self._fallbacks}
 
     def describe(self) -> dict[str, Any]:
-        """The device, NCCL, and why there are no windows, if so. Local."""
+        """What the group works with. Local.
+
+        Returns:
+            kind, name, ordinal, multiprocessors, capability, total_bytes: of the device; nccl and
+            nccl_path: NCCL's version and file, "" without one; no_communicator and no_windows: why
+            there is none, or are none; "" where there is nothing to say.
+        """
         self._require_open("describe")
         return self._core.describe()
 
@@ -314,15 +289,3 @@ class DeviceMemory:
     def _require_open(self, operation: str) -> None:
         if self._closed:
             raise ClosedError(f"{operation} on rank {self.rank}: the group is closed")
-
-
-def _check_role(where: str, role: object) -> None:
-    if role not in ROLES:
-        raise ValueError(f"{where}: role {role!r} is none of {', '.join(ROLES)}")
-
-
-def _check_dtype(where: str, dtype: object) -> None:
-    if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"{where}: dtype must be a torch.dtype, got {dtype!r}")
-    if dtype not in WINDOW_TYPES and dtype not in OTHER_TYPES:
-        raise TypeError(f"{where}: dtype {name_of(dtype)} is not supported")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import TypeAlias
 
 import torch
@@ -26,7 +27,7 @@ class DeviceView:
         lane: Lane it was acquired for.
         reduces_in: The lane if it is for reduce_scatter, else -1.
         even_call: A reduce_scatter with sizes=None made ready; None as long as nobody asked.
-        out_shape: Of its output; likewise.
+        out_shape: Of its output, once that is ready.
     """
 
     __slots__ = (
@@ -51,8 +52,8 @@ class DeviceView:
         self.role = role
         self.lane = lane
         self.reduces_in = lane if role == "combine" else -1
-        self.out_shape: torch.Size | None = None
-        self.even_call: _core.PreparedCall | None = None
+        self.out_shape = torch.Size()
+        self.even_call: Callable[[int, int, bool], bool] | None = None
 
     def is_intact(self) -> bool:
         """Whether the tensor is what acquire made, and wants no gradient."""

@@ -21,6 +21,7 @@ from .faults import (
 )
 from .group import available, init
 from .streams import Graph, Stream, capture, current_stream, delay, stream, synchronize
+from .topk import topk_reduce
 
 __all__ = [
     "FakeNccl",
@@ -39,4 +40,5 @@ __all__ = [
     "nccl",
     "stream",
     "synchronize",
+    "topk_reduce",
 ]

@@ -35,14 +35,7 @@ void OrderedPath::run(const Transfer& transfer) const {
   }
   batch.end();
   if (own == 0) return;
-  const std::byte* own_rows = transfer.send + plan.bytes_of(plan.own_begin());
-  if (own_rows == transfer.receive) {  // the kernel may not write what it reads
-    std::byte* const aside =
-        transfer.scratch + static_cast<size_t>(plan.rank) * plan.bytes_of(plan.own_count());
-    transfer.device.copy(aside, own_rows, plan.output_bytes(), transfer.stream);
-    own_rows = aside;
-  }
-  transfer.device.rank_reduce({.own = own_rows,
+  transfer.device.rank_reduce({.own = transfer.send + plan.bytes_of(plan.own_begin()),
                                .gathered = transfer.scratch,
                                .output = transfer.receive,
                                .count = static_cast<int64_t>(own),

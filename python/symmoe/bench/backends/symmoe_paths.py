@@ -29,7 +29,7 @@ class _Symmoe(PrivateMemory):
     def setup(self) -> None:
         """A gloo process group, and symmoe's group from it."""
         connect(self.place)
-        self._group = symmoe.init()
+        self._group = symmoe.init(device="cpu")
 
     def _insist(self, path: str, rows: torch.Tensor) -> None:
         """Raises unless this path would be taken: a fallback must not be timed under its name."""
