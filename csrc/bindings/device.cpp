@@ -74,10 +74,10 @@ class LoneDevice {
 
  private:
   // It is made when first needed, which may be inside of a capture.
-  explicit LoneDevice(std::shared_ptr<Device> device)
+  explicit LoneDevice(const std::shared_ptr<Device>& device)
       : LoneDevice(device, RelaxedCapture(*device)) {}
-  LoneDevice(std::shared_ptr<Device> device, const RelaxedCapture&)
-      : device_(std::move(device)), faults_(device_) {}
+  LoneDevice(const std::shared_ptr<Device>& device, const RelaxedCapture&)
+      : device_(device), faults_(device_) {}
 
   std::shared_ptr<Device> device_;
   Faults faults_;
