@@ -209,7 +209,7 @@ TEST(a_broken_capture_refuses_all_work) {
   CHECK_EQ(scene.allocate(), int{kDeviceInvalidCapture});
   CHECK_EQ(enqueue(scene.stream.handle(), [] {}), int{kDeviceInvalidCapture});
   CHECK_THROWS_WITH(scene.event.record(scene.stream.handle()), DeviceError, "broken before");
-  CHECK_THROWS_WITH(scene.device->capture_state(scene.stream.handle()), DeviceError,
+  CHECK_THROWS_WITH(scene.device->capture_state(scene.stream.handle()), InvalidArgument,
                     "allocate was called during it");
   CHECK(!scene.end());
   CHECK_EQ(enqueue(scene.stream.handle(), [] {}), int{kDeviceOk});
