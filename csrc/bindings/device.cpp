@@ -65,6 +65,7 @@ class LoneDevice {
 
   void topk_reduce(kernels::TopkReduceLaunch launch, StreamHandle stream) {
     faults_.raise("topk_reduce");
+    require_memory({"topk_reduce"}, launch);
     require_aligned({"topk_reduce"}, launch);
     launch.fault = faults_.record();
     device_->topk_reduce(launch, stream);

@@ -51,6 +51,18 @@ class Terms(NamedTuple):
     spans: list[tuple[str, int, int]]
 
 
+def _address(where: str, name: str, tensor: torch.Tensor) -> int:
+    """Where a tensor's memory is; some have elements but none, such as one whose storage was freed.
+
+    Raises:
+        ValueError: It has none.
+    """
+    address = tensor.data_ptr()
+    if not address and tensor.numel():
+        raise ValueError(f"{where}: {name} has no memory (shape {list(tensor.shape)})")
+    return address
+
+
 def check_terms(
     where: str,
     expert_out: torch.Tensor,
@@ -74,7 +86,7 @@ def check_terms(
             f"{where}: expert_out is {name_of(dtype)}, expected bfloat16, float16 or float32"
         )
     shape = expert_out.shape
-    address = expert_out.data_ptr()
+    address = _address(where, "expert_out", expert_out)
     spans = [("expert_out", address, address + expert_out.nbytes)]
     pairs = 0
     index_address = 0
@@ -91,7 +103,7 @@ def check_terms(
             )
         tokens, slots = index.shape
         pairs, hidden = shape
-        index_address = index.data_ptr()
+        index_address = _address(where, "index", index)
         spans.append(("index", index_address, index_address + index.nbytes))
         index_is_64bit = index.dtype is torch.int64
     elif len(shape) == 3:
@@ -121,7 +133,7 @@ def check_terms(
                 f"{where}: topk_weights has shape {list(topk_weights.shape)}, expected "
                 f"[M, K] = {[tokens, slots]}"
             )
-        weights_address = topk_weights.data_ptr()
+        weights_address = _address(where, "topk_weights", topk_weights)
         spans.append(("topk_weights", weights_address, weights_address + topk_weights.nbytes))
     if scale is not None and type(scale) is not float:
         if isinstance(scale, bool) or not hasattr(scale, "__float__"):

@@ -22,4 +22,13 @@ void require_aligned(const Caller& caller, const kernels::TopkReduceLaunch& laun
   require_aligned(caller, "out", launch.output, size_of(launch.output_type));
 }
 
+void require_memory(const Caller& caller, const kernels::TopkReduceLaunch& launch) {
+  if (launch.tokens == 0 || launch.hidden == 0) return;
+  const bool reads = launch.slots > 0 && (launch.index == nullptr || launch.pairs > 0);
+  if (reads && launch.input == nullptr) {
+    throw InvalidArgument(caller.text() + ": expert_out has no memory");
+  }
+  if (launch.output == nullptr) throw InvalidArgument(caller.text() + ": out has no memory");
+}
+
 }  // namespace symmoe

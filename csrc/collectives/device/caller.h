@@ -26,4 +26,7 @@ void require_aligned(const Caller& caller, const char* name, const void* address
 // The same for all that a top-k sum reads and writes.
 void require_aligned(const Caller& caller, const kernels::TopkReduceLaunch& launch);
 
+// Throws InvalidArgument if a top-k sum lacks the memory of its input or output.
+void require_memory(const Caller& caller, const kernels::TopkReduceLaunch& launch);
+
 }  // namespace symmoe

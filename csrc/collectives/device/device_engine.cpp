@@ -129,9 +129,25 @@ std::string DeviceEngine::refusal() const {
 void DeviceEngine::topk_reduce(kernels::TopkReduceLaunch launch, StreamHandle stream) {
   require_usable("topk_reduce");
   require_no_faults("topk_reduce");
+  require_memory(by("topk_reduce"), launch);
   require_aligned(by("topk_reduce"), launch);
   launch.fault = faults_.record();
-  guarded([&] { parts_.device->topk_reduce(launch, stream); });
+  // Into a window it counts as a use of the lane, whose next call may be in another stream, or
+  // none.
+  size_t offset = 0;
+  const std::shared_ptr<Buffer> window = find(launch.output, &offset);
+  if (window == nullptr) {
+    guarded([&] { parts_.device->topk_reduce(launch, stream); });
+  } else {
+    DeviceLane& here = lane(window->slot.role, window->slot.lane, "topk_reduce");
+    const LaneCall call(here, by("topk_reduce"));
+    guarded([&] {
+      const CaptureState capture = parts_.device->capture_state(stream);
+      parts_.device->topk_reduce(launch, stream);
+      if (capture.active) window->pinned = true;
+      here.note(stream, capture);
+    });
+  }
   sum_of_thread = launch.output;
 }
 

@@ -151,17 +151,20 @@ bool DeviceEngine::queue(const DevicePlan& plan, const Source& source, void* out
     for (Buffer* const used : {source.buffer.get(), staged.get(), scratch.get()}) {
       if (used != nullptr && capture.active) used->pinned = true;
     }
-    if (staged != nullptr) {
-      transfer.send = staged->window.base;
-      device.copy_to_window({.source = source.send,
-                             .destination = staged->window.base,
-                             .bytes = static_cast<int64_t>(plan.plan.input_bytes())},
-                            stream);
-    }
     if (source.buffer != nullptr) source.buffer->armed.store(false, std::memory_order_relaxed);
-    {
+    try {
+      if (staged != nullptr) {
+        transfer.send = staged->window.base;
+        device.copy_to_window({.source = source.send,
+                               .destination = staged->window.base,
+                               .bytes = static_cast<int64_t>(plan.plan.input_bytes())},
+                              stream);
+      }
       const std::lock_guard nccl(nccl_mutex_);
       path->run(transfer);
+    } catch (...) {
+      here.note(stream, capture);  // a part may be on its way, and uses the buffers
+      throw;
     }
     here.note(stream, capture);
     counts_.paths[static_cast<size_t>(path->kind())].fetch_add(1, std::memory_order_relaxed);

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .. import topk
 from ..decision import Decision
+from ..errors import SymmoeError
 from ..plans import (
     ALL_GATHER,
     REDUCE_SCATTER,
@@ -86,7 +87,9 @@ class DeviceGroup(DeviceMemory):
             and padded_to is None
             and input.data_ptr() == view.address  # as is_intact, whose call would cost more
             and input.shape == view.shape
+            and input.dtype is view.dtype
             and input.is_contiguous()
+            and not input.is_neg()
             and not input.requires_grad
         ):
             prepared = view.even_call
@@ -99,6 +102,7 @@ class DeviceGroup(DeviceMemory):
                     and out.dtype is view.dtype
                     and self._accepts(out)
                     and out.is_contiguous()
+                    and not out.is_neg()
                 ):
                     if out is None:
                         shape, device = view.out_shape, self._place.device
@@ -258,6 +262,7 @@ class DeviceGroup(DeviceMemory):
             and out.dtype is layout.dtype
             and self._place.accepts(out)
             and out.is_contiguous()
+            and not out.is_neg()
         ):
             where = self._where[layout.operation]
             check_output(where, out, layout.dtype, layout.out_shape, self._place)
@@ -282,6 +287,14 @@ class DeviceGroup(DeviceMemory):
         if out is not None:
             self._check_output(layout, out)
             topk.check_apart(where, terms, out.data_ptr(), layout.out_bytes)
+            # Here already: the sum would be on its way when the core finds that.
+            if layout.out_bytes and not out.data_ptr():
+                raise ValueError(f"{where}: out has no memory ({layout.text})")
+            if layout.out_bytes and self._core.overlaps(out.data_ptr(), layout.out_bytes):
+                raise ValueError(
+                    f"{where}: out overlaps a buffer of the pool; it must be the caller's memory "
+                    f"({layout.text})"
+                )
         return terms, layout
 
     def _check_call(
@@ -346,11 +359,18 @@ class DeviceGroup(DeviceMemory):
                     self._place.keep(stream, tensor)  # windows are the group's to keep
                 self._place.keep(stream, out)
                 return out
+        self._core.check()  # an earlier failure, or a peer that is gone
         self._fallbacks += 1
-        with self._place.in_order(stream):
-            fallback.run(
-                self._process_group, layout, tensor, out, in_place, deterministic, self._place
-            )
+        group, place = self._process_group, self._place
+        try:
+            with place.in_order(stream):
+                fallback.run(group, layout, tensor, out, in_place, deterministic, place)
+        except SymmoeError:
+            raise
+        except RuntimeError as error:
+            reason = f"{layout.operation} on rank {self.rank}: the process group failed: {error}"
+            self._core.poison(reason)
+            raise SymmoeError(f"{reason} ({layout.text})") from error
         return out
 
     def __enter__(self) -> DeviceGroup:

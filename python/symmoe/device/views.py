@@ -61,7 +61,9 @@ class DeviceView:
         return (
             tensor.data_ptr() == self.address
             and tensor.shape == self.shape
+            and tensor.dtype is self.dtype
             and tensor.is_contiguous()
+            and not tensor.is_neg()
             and not tensor.requires_grad
         )
 
