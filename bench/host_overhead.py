@@ -283,11 +283,17 @@ def _rank(rank: int, folder: str, options: argparse.Namespace) -> None:
     dist.destroy_process_group()
 
 
+def is_met(times: dict[str, float]) -> bool:
+    """Whether symmoe keeps to the bar, which is for the wrapper that checks as much."""
+    return times["symmoe"] <= BAR * times["wrapper, same checks"]
+
+
 def report(times: dict[str, float]) -> str:
     """The times in words."""
     own, other = times["symmoe"], times["wrapper"]
     rest = own - times["stream query"] - times["core call"]
     checked = times["wrapper, same checks"]
+    met = "met" if is_met(times) else "missed"
     lines = [
         f"{'symmoe reduce_scatter, from a window':44} {own:6.2f} us   aim {AIM_US:.0f} us",
         f"{'  view lookup, validation':44} {rest:6.2f} us",
@@ -297,8 +303,8 @@ def report(times: dict[str, float]) -> str:
         f"{'ctypes wrapper that checks as much':44} {checked:6.2f} us",
         f"{'  without the checks of output and layout':44} {other:6.2f} us",
         f"{'  the call itself through ctypes':44} {times['ctypes call']:6.2f} us",
-        f"{'symmoe to wrapper that checks as much':44} {own / checked:6.2f}      bar {BAR}",
-        f"{'symmoe to wrapper that does not':44} {own / other:6.2f}",
+        f"{'symmoe to wrapper that checks as much':44} {own / checked:6.2f}      bar {BAR}: {met}",
+        f"{'symmoe to wrapper that does not':44} {own / other:6.2f}      no bar",
     ]
     return "\n".join(lines)
 
@@ -320,7 +326,7 @@ def main() -> int:
     print(report(times))
     if options.json:
         options.json.write_text(json.dumps(times, indent=1) + "\n")
-    return 0 if times["symmoe"] <= BAR * times["wrapper, same checks"] else 1
+    return 0 if is_met(times) else 1
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from symmoe.bench.device.processes import seat_of
 from symmoe.bench.problem import Problem
 
 ROOT = Path(__file__).resolve().parent.parent
-NO_MEANING = "(emulated: times mean nothing)"
+NO_MEANING = "# *emulated: no GPU was used, times mean nothing"
+REMARK = "  *emulated"
 
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -48,8 +49,12 @@ def test_all_ways_in_emulation(tmp_path: Path) -> None:
     assert len(rows) == 2 * 2 * 4 * 2  # modes, hidden sizes, ways, eager and graph
     assert all(row["wrong"] == 0 and row["time_us"] > 0 for row in rows)
     assert all(row["ranks"] == 2 and row["limit_ratio"] is None for row in rows)
-    lines = [line for line in done.stdout.splitlines() if line and "# wrote" not in line]
-    assert all(line.endswith(NO_MEANING) for line in lines)
+    first, *lines = [line for line in done.stdout.splitlines() if line and "# wrote" not in line]
+    assert first == NO_MEANING
+    assert all(line.endswith(REMARK) for line in lines)
+    # Neither the limit's part nor any ratio of two ways: gain and limit are the last columns.
+    assert all(row["times_faster"] == {} for row in rows)
+    assert all(line.removesuffix(REMARK).split()[-2:] == ["-", "-"] for line in lines[-4:])
     assert "gain" in lines[-5]
     assert [line.split()[:2] for line in lines[-4:]] == [
         ["combine", "64"],
@@ -117,6 +122,17 @@ def test_senseless_options(words: tuple[str, ...], message: str) -> None:
     assert message in done.stderr
 
 
+def test_help_has_the_defaults_of_each_device() -> None:
+    done = run("-m", "symmoe", "bench", "--help", COLUMNS="400")
+    assert done.returncode == 0, done.stderr
+    for words in (
+        "8M,32M; cuda 512K,1M,2M,4M,8M; emulated 4K)",
+        "(default cuda 8192,2048,7168,2880; emulated 64)",
+        "(default 2; cuda 8; emulated 2)",
+    ):
+        assert words in done.stdout
+
+
 def test_hidden_is_for_devices() -> None:
     done = bench("cpu", "--hidden", "64")
     assert done.returncode == 2
@@ -170,7 +186,10 @@ def test_host_overhead_is_measured(tmp_path: Path) -> None:
     times = json.loads(file.read_text())
     assert 0 < times["core call"] < times["symmoe"]
     assert 0 < times["ctypes call"] < times["wrapper"] < times["wrapper, same checks"]
-    assert "symmoe to wrapper that checks as much" in done.stdout
+    judged = [line for line in done.stdout.splitlines() if " bar 0.5: " in line]
+    assert len(judged) == 1
+    assert judged[0].startswith("symmoe to wrapper that checks as much ")
+    assert judged[0].endswith("missed" if done.returncode else "met")
 
 
 @pytest.mark.multi

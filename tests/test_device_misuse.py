@@ -29,6 +29,7 @@ def refused_combine(rank: int, world: int, what: str) -> None:
         group.combine(rows, weights)
         testing.synchronize()
         window = group.acquire("combine", (2 * world, 1600), torch.float32)
+        assert window is not None
         dist.barrier()
         if rank == 0:
             testing.delay(0.3, first)

@@ -72,6 +72,7 @@ def test_tensors_on_a_gpu_take_that_gpu(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_without_the_gpu_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(libraries, "back_end", lambda kind: None)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda gpu: 0, raising=False)
     alone.gpu.cache_clear()
     with pytest.raises(symmoe.UnavailableError, match="no GPU part"):
         symmoe.topk_reduce(on_gpu(torch.ones(2, 3, 8)), out=torch.zeros(2, 8))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from torch.multiprocessing.spawn import spawn
 import symmoe
 from ranks import Ranks
 from symmoe import _core, bootstrap, cores
+from symmoe.device import libraries
 from symmoe.exchange import CollectiveExchange, StoreExchange
 
 pytestmark = pytest.mark.multi
@@ -66,6 +68,47 @@ def spawned(rank: int, world: int, folder: str) -> None:
 
 def test_spawn(tmp_path: Path) -> None:
     spawn(spawned, args=(2, str(tmp_path)), nprocs=2)  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("how", [{"device": "cuda"}, {"device": "cuda:1"}, {"comm_ptr": 5}])
+def test_gpu_asked_for_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch, how: dict[str, Any]
+) -> None:
+    """What is missing is said: torch's part, this package's, or the GPU itself."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.delattr(torch._C, "_cuda_getCurrentRawStream", raising=False)
+    where = f'init: device="{how.get("device", "cuda")}": '
+    with pytest.raises(symmoe.UnavailableError) as error:
+        symmoe.init(**how)
+    assert str(error.value) == (
+        f"{where}this torch ({torch.__version__}) has no CUDA; symmoe.testing.init() is the same "
+        f"group without a GPU"
+    )
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda gpu: 0, raising=False)
+    monkeypatch.setattr(libraries, "back_end", lambda kind: None)
+    with pytest.raises(symmoe.UnavailableError) as error:
+        symmoe.init(**how)
+    assert str(error.value).startswith(f"{where}this build of symmoe has no GPU part")
+    monkeypatch.setattr(libraries, "back_end", lambda kind: Path("/nowhere.so"))
+    with pytest.raises(symmoe.UnavailableError, match=r"/nowhere\.so"):
+        symmoe.init(**how)
+
+
+def without_gpu_on_rank_1(rank: int, world: int) -> str:
+    """Rank 0 opens the emulated device in place of a GPU; rank 1 has nothing to open."""
+    emulated = libraries.back_end("host")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda gpu: 0, raising=False)
+        patch.setattr(libraries, "back_end", lambda kind: Path("/nowhere.so") if rank else emulated)
+        with pytest.raises(symmoe.UnavailableError) as error:
+            symmoe.init(device="cuda:0")
+    return str(error.value)
+
+
+def test_one_rank_without_a_gpu_ends_init_on_all(ranks: Ranks) -> None:
+    for text in ranks.run(2, without_gpu_on_rank_1):
+        assert "rank 1" in text
+        assert "/nowhere.so" in text
 
 
 def test_world_of_one_without_torch_distributed() -> None:

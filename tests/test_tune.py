@@ -145,9 +145,11 @@ def test_a_table_of_something_else_is_refused(
 
 def test_a_bad_file_on_one_rank_is_refused_on_all(ranks: Ranks, tmp_path: Path) -> None:
     path = write(tmp_path, table(5.0, 50.0))
-    for text in ranks.run(2, refused, [path, str(tmp_path / "absent.json")]):
+    absent = str(tmp_path / "absent.json")
+    for text in ranks.run(2, refused, [path, absent]):
         assert text.startswith("ValueError")
-        assert "rank 1" in text
+        assert "wrong setting on rank 1: " in text
+        assert text.endswith(f"there is no file {absent}")
 
 
 def same_path(rank: int, world: int, folder: str) -> str:
@@ -202,9 +204,35 @@ def test_what_it_writes_can_be_read(tmp_path: Path) -> None:
     assert len(lines) == len(content["rows"]) == 8  # two sizes, two types, two paths
     assert {row["path"] for row in content["rows"]} == {"direct", "plain"}
     assert {row["bytes"] for row in content["rows"]} == {16 << 10, 64 << 10}
-    shown = [line for line in done.stdout.splitlines() if "SYMMOE_TUNING" not in line]
+    first, *shown = [line for line in done.stdout.splitlines() if "SYMMOE_TUNING" not in line]
+    assert first == "# *emulated: no GPU was used, times mean nothing"
     assert len(shown) == 6
-    assert all(line.endswith("(emulated: times mean nothing)") for line in shown)
+    assert all(line.endswith("  *emulated") for line in shown)
+    assert all(line.split()[-2] == "-" for line in shown[2:])  # neither is faster
+
+
+def test_small_sizes_in_emulation_and_lines_as_they_come(tmp_path: Path) -> None:
+    file = tmp_path / "tuning.json"
+    words = ["--emulated", "--dtypes", "bf16", "--replays", "2", "--out", str(file)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "symmoe", "tune", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"GLOO_SOCKET_IFNAME": "lo"},
+    ) as process:
+        assert process.stdout is not None
+        rows = []
+        for line in process.stdout:
+            if line.split()[0] == "bfloat16":
+                rows.append(line.split()[1])
+                assert not file.exists()  # a line does not wait for the end
+        assert process.wait(100) == 0
+    assert rows == ["16K", "64K"]
+
+
+def test_help_has_the_sizes_of_each_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    assert "(default 16K to 64M, doubling; with --emulated 16K,64K)" in tune("--help").stdout
 
 
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from .config import Config
 from .device.bootstrap import make_group, tuning_digest
 from .device.cuda import CudaPlace
 from .device.group import DeviceGroup
-from .errors import MismatchError, SymmoeError
+from .errors import MismatchError, SymmoeError, UnavailableError
 from .exchange import Exchange, open_exchange
 from .group import Group
 from .places import CPU, DevicePlace
@@ -80,8 +80,9 @@ def init(
         MismatchError: Ranks differ in settings or version; raised on all of them.
         DeadlineError: Ranks did not show up within the timeout; the message names them.
         PeerLostError: A rank ended meanwhile.
-        UnavailableError: Tensors will be on a GPU, and this build has no GPU part, or some rank
-            has no such device.
+        UnavailableError: Tensors will be on a GPU, and some rank has no such device; then on all of
+            them. Or torch or this build has no GPU part: then on the ranks that lack it, before
+            they meet the others, who wait for them until the timeout.
         SymmoeError: The store or the device failed.
 
     Warns:
@@ -136,7 +137,15 @@ def _place_for(
         return None
     if chosen.type != "cuda":
         raise ValueError(f"init: device must be cpu or cuda, got {chosen}")
-    return CudaPlace(torch.cuda.current_device() if chosen.index is None else chosen.index)
+    try:
+        return CudaPlace(_current_gpu() if chosen.index is None else chosen.index)
+    except UnavailableError as error:
+        raise UnavailableError(f'init: device="{chosen}": {error}') from None
+
+
+def _current_gpu() -> int:
+    """Its number; where there is no GPU, one all the same: ranks find that out together."""
+    return torch.cuda.current_device() if torch.cuda.is_available() else 0
 
 
 def init_device(

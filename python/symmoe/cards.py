@@ -30,7 +30,7 @@ class Card:
     affinity: list[int]
     address: str  # of its listener; empty if it has none
     trouble: str  # why it has none
-    fault: str  # what is wrong with its environment; empty if nothing
+    fault: str  # what is wrong with its settings; empty if nothing
     token: str  # rank 0's counts
     place: str  # the kind of memory that the tensors will be in
     tuning: str  # stands for the tuning table's lines
@@ -93,7 +93,7 @@ def read(texts: list[str], rank: int) -> list[Card]:
 
     Raises:
         MismatchError: Something must be equal on all ranks and is not.
-        ValueError: The environment of some rank is wrong.
+        ValueError: A setting of some rank is wrong.
     """
     where = f"init on rank {rank}"
     fields = [json.loads(text) for text in texts]
@@ -105,7 +105,7 @@ def read(texts: list[str], rank: int) -> list[Card]:
             )
     for other, it in enumerate(fields):
         if it["fault"]:
-            raise ValueError(f"{where}: wrong environment on rank {other}: {it['fault']}")
+            raise ValueError(f"{where}: wrong setting on rank {other}: {it['fault']}")
     for other, it in enumerate(fields):
         if it["config"] != first["config"]:
             raise MismatchError(

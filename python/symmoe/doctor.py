@@ -206,7 +206,7 @@ def render(found: dict[str, Any]) -> str:
         lines += [f"  {name:24} {_text(name, it)}" for name, it in found[section].items()]
     answer = found["probe"]
     lines.append("")
-    lines.append(f"path here: {answer['path']} ({answer['reason']})")
+    lines.append(f"path here, CPU tensors: {answer['path']} ({answer['reason']})")
     if not found["ok"]:
         lines.append("windows do NOT work here; calls go through the process group where they can")
     return "\n".join(lines)

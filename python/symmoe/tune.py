@@ -25,35 +25,35 @@ from .bench.device.machine import Machine, make
 from .bench.device.measure import Aligner, InGraph, make_inputs
 from .bench.device.paths import FromPrivateMemory, FromWindow, Way
 from .bench.device.processes import Seat
+from .bench.device.report import NO_MEANING, REMARK
 from .bench.errors import BenchError
 from .bench.problem import Problem, format_size, of_size, parse_size
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-_SMALLEST, _LARGEST = 16 << 10, 64 << 20
+_SIZES = {"cuda": "16K,32K,64K,128K,256K,512K,1M,2M,4M,8M,16M,32M,64M", "emulated": "16K,64K"}
 _REPEATS = 10  # calls in a graph
 _REPLAYS = 20
 _SECONDS = 3600.0
-_NO_MEANING = "  (emulated: times mean nothing)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options. Lists are given with commas."""
     add = parser.add_argument
     add("--out", type=Path, default=Path("symmoe_tuning.json"), metavar="FILE", help="the table")
-    add("--sizes", default=None, help="rows of one rank in bytes (default 16K to 64M, doubling)")
+    add(
+        "--sizes",
+        default=None,
+        help="rows of one rank in bytes (default 16K to 64M, doubling; "
+        f"with --emulated {_SIZES['emulated']})",
+    )
     add("--dtypes", default="bf16,fp16,fp32", help="default bf16,fp16,fp32")
     add("--replays", type=int, default=_REPLAYS, help=f"of each graph (default {_REPLAYS})")
-    add("--ranks", default=None, help="processes to start (default: one per GPU)")
+    add("--ranks", default=None, help="processes (default one per GPU, but at least 2)")
     add("--emulated", action="store_true", help="without a GPU: shows that it works, no more")
 
 
-def _problems(arguments: argparse.Namespace) -> list[Problem]:
-    sizes, size = [], _SMALLEST
-    while size <= _LARGEST:
-        sizes.append(size)
-        size *= 2
-    if arguments.sizes:
-        sizes = sorted({parse_size(text) for text in split(arguments.sizes)})
+def _problems(arguments: argparse.Namespace, device: str) -> list[Problem]:
+    sizes = sorted({parse_size(text) for text in split(arguments.sizes or _SIZES[device])})
     dtypes = split(arguments.dtypes)
     for dtype in dtypes:
         if dtype not in _DTYPES:
@@ -65,15 +65,15 @@ def _problems(arguments: argparse.Namespace) -> list[Problem]:
 
 def main(arguments: argparse.Namespace) -> int:
     """Measures, prints and writes; 0, 1 where that failed, 2 for senseless options."""
+    device = "emulated" if arguments.emulated else "cuda"
     try:
-        problems = _problems(arguments)
+        problems = _problems(arguments, device)
         ranks = None if arguments.ranks is None else integers("--ranks", arguments.ranks)
         if ranks is not None and (len(ranks) != 1 or ranks[0] < 2):
             raise BenchError(f"--ranks {arguments.ranks}: one number from 2 up")
     except BenchError as error:
         print(f"symmoe tune: {error}", file=sys.stderr)
         return 2
-    device = "emulated" if arguments.emulated else "cuda"
     try:
         table: dict[str, Any] | None = processes.run(
             device,
@@ -90,8 +90,6 @@ def main(arguments: argparse.Namespace) -> int:
         return 1
     if table is None:  # another rank under torchrun speaks for all
         return 0
-    for line in lines(table):
-        print(line + (_NO_MEANING if arguments.emulated else ""))
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(table | {"command": sys.argv}, indent=1) + "\n")
     print(f"# wrote {arguments.out}; SYMMOE_TUNING={arguments.out} uses it")
@@ -99,8 +97,13 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def measure_paths(seat: Seat, device: str, problems: list[Problem], replays: int) -> dict[str, Any]:
-    """The table, measured. Collective."""
+    """The table, measured; rank 0 prints each line as soon as it is there. Collective."""
     machine = make(device, seat)
+
+    def show(line: str) -> None:
+        if seat.rank == 0:
+            print(line + (REMARK if machine.emulated else ""), flush=True)
+
     group, plain = machine.init(windows=True), machine.init(windows=False)
     try:
         facts = group.describe()
@@ -108,20 +111,20 @@ def measure_paths(seat: Seat, device: str, problems: list[Problem], replays: int
         ways: dict[str, Way] = {"plain": FromPrivateMemory(machine, plain, "plain")}
         if not facts["no_windows"]:
             ways["direct"] = FromWindow(machine, group)
+        if machine.emulated and seat.rank == 0:
+            print(NO_MEANING, flush=True)
+        for line in _heading(facts, seat.world):
+            show(line)
         rows = []
         for problem in problems:
             problem = dataclasses.replace(problem, ranks=seat.world)
+            dtype, nbytes = _DTYPES[problem.dtype], problem.nbytes
+            times: dict[str, float] = {}
             for path, way in ways.items():
-                time_us = _time(machine, way, problem, align, replays)
-                rows.append(
-                    {
-                        "path": path,
-                        "dtype": _DTYPES[problem.dtype],
-                        "bytes": problem.nbytes,
-                        "time_us": time_us,
-                    }
-                )
+                times[path] = _time(machine, way, problem, align, replays)
+                rows.append({"path": path, "dtype": dtype, "bytes": nbytes, "time_us": times[path]})
             group.release_graphs()
+            show(_line(dtype, nbytes, times, means_something=not machine.emulated))
     finally:
         plain.close()
         group.close()
@@ -156,21 +159,16 @@ def _time(machine: Machine, way: Way, problem: Problem, align: Aligner, replays:
     return round(time_us, 3)
 
 
-def lines(table: dict[str, Any]) -> list[str]:
-    """The table for a reader."""
-    machine = table["machine"]
-    text = [f"# {machine['name']}, {table['world']} ranks, NCCL {machine['nccl']}"]
-    if machine["no_windows"]:
-        text.append(f"# no direct path: {machine['no_windows']}")
-    text.append(f"{'dtype':>9} {'bytes':>6} {'direct us':>11} {'plain us':>11}  faster")
-    times = {(row["dtype"], row["bytes"], row["path"]): row["time_us"] for row in table["rows"]}
-    for dtype, nbytes in dict.fromkeys((row["dtype"], row["bytes"]) for row in table["rows"]):
-        here = {
-            p: times[dtype, nbytes, p] for p in ("direct", "plain") if (dtype, nbytes, p) in times
-        }
-        cells = "".join(
-            f" {here[p]:>11.2f}" if p in here else f" {'-':>11}" for p in ("direct", "plain")
-        )
-        best = min(here, key=lambda path: here[path])
-        text.append(f"{dtype:>9} {format_size(nbytes):>6}{cells}  {best}")
-    return text
+def _heading(facts: dict[str, Any], world: int) -> list[str]:
+    text = [f"# {facts['name']}, {world} ranks, NCCL {facts['nccl']}"]
+    if facts["no_windows"]:
+        text.append(f"# no direct path: {facts['no_windows']}")
+    return [*text, f"{'dtype':>9} {'bytes':>6} {'direct us':>11} {'plain us':>11}  faster"]
+
+
+def _line(dtype: str, nbytes: int, times: dict[str, float], means_something: bool) -> str:
+    cells = "".join(
+        f" {times[path]:>11.2f}" if path in times else f" {'-':>11}" for path in ("direct", "plain")
+    )
+    faster = min(times, key=lambda path: times[path]) if means_something else "-"
+    return f"{dtype:>9} {format_size(nbytes):>6}{cells}  {faster}"

@@ -135,8 +135,8 @@ void Communicator::end(NcclComm comm, End how, int64_t patience_ns) noexcept {
   try {
     std::promise<void> promise;
     const std::future<void> ended = promise.get_future();
-    std::thread([library = library_, device = device_, gone = gone_, comm, how,
-                 promise = std::move(promise)]() mutable {
+    std::thread thread([library = library_, device = device_, gone = gone_, comm, how,
+                        promise = std::move(promise)]() mutable {
       try {
         device->adopt_thread();
         const RelaxedCapture relaxed(*device);  // it may be another group's stream
@@ -146,8 +146,12 @@ void Communicator::end(NcclComm comm, End how, int64_t patience_ns) noexcept {
         // The device refuses to become current: nothing can be given back any more.
       }
       promise.set_value();
-    }).detach();
-    ended.wait_for(std::chrono::nanoseconds(patience_ns));
+    });
+    if (ended.wait_for(std::chrono::nanoseconds(patience_ns)) == std::future_status::ready) {
+      thread.join();
+    } else {
+      thread.detach();
+    }
   } catch (const std::exception&) {
     // No memory or no thread for it. NCCL keeps the communicator.
   }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 
 from . import peers
@@ -22,9 +23,13 @@ from .sweep import Effort
 from .workers import Setting
 
 _SIZES = "4K,32K,256K,512K,1M,2M,4M,8M,32M"
+_QUICK_SIZES = "4K,64K,512K,4M"
 _OWN_PATHS = ["pull", "staged", "gloo", "gloo_allreduce"]
 _QUICK_PATHS = ["pull", "staged", "gloo"]
 _TOPK = 2
+DEVICE_SIZES = {"cuda": "512K,1M,2M,4M,8M", "emulated": "4K"}
+DEVICE_HIDDEN = {"cuda": "8192,2048,7168,2880", "emulated": "64"}
+DEVICE_TOPK = {"cuda": 8, "emulated": 2}
 _DEFAULT_SHAPES = {
     "collective": "",
     "combine": "mixtral-8x7b,qwen3-235b",
@@ -37,25 +42,48 @@ _TOPK_INPUT_BYTES = 64 << 20
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the benchmark's options. Lists are given with commas."""
     add = parser.add_argument
-    add("--device", default="cpu", choices=("cpu", "cuda", "emulated"), help="(default cpu)")
-    add("--ranks", default=None, help="processes, such as 2,4 (default 2,4; on GPUs one for each)")
-    add("--dtype", default=None, help=f"of {','.join(ELEMENT_BYTES)} (default bf16,fp32)")
-    add("--sizes", default=None, help=f"output per rank (default {_SIZES})")
+    add("--device", default="cpu", choices=("cpu", *DEVICE_SIZES), help="(default cpu)")
+    add(
+        "--ranks",
+        default=None,
+        help="processes, such as 2,4 (default 2,4; cuda one per GPU, but at least 2; emulated 2)",
+    )
+    add(
+        "--dtype",
+        default=None,
+        help=f"of {','.join(ELEMENT_BYTES)} (default bf16,fp32; others bf16)",
+    )
+    add(
+        "--sizes",
+        default=None,
+        help=f"output per rank (default {_SIZES}; {_of_devices(DEVICE_SIZES)})",
+    )
     add("--paths", default=None, help=f"of {','.join(BUILT_IN)} (default: all installed)")
     add(
         "--mode",
         default=None,
         choices=MODES,
-        help="what is timed (default collective; on GPUs combine as well)",
+        help="what is timed (default collective; cuda and emulated combine,collective)",
     )
     add("--shape", default=None, help=f"model shapes: {','.join(SHAPES)}")
-    add("--hidden", default=None, help="elements per row, on GPUs (default 8192,2048,7168,2880)")
-    add("--topk", type=int, default=None, help="experts per token, with --sizes (default 2)")
+    add(
+        "--hidden",
+        default=None,
+        help=f"elements per row, not with cpu (default {_of_devices(DEVICE_HIDDEN)})",
+    )
+    add(
+        "--topk",
+        type=int,
+        default=None,
+        help=f"experts per token, with --sizes (default {_TOPK}; {_of_devices(DEVICE_TOPK)})",
+    )
     add("--tokens", default=None, help="tokens per rank, with --shape (default 16,128,1024)")
     add("--json", type=Path, metavar="FILE", help="write all results")
     add("--plot", type=Path, metavar="FILE", help="draw time over size (PNG; needs matplotlib)")
     add("--quick", action="store_true", help="few sizes, few rounds")
-    add("--rounds", type=int, default=None, help="turns of each path at each size (default 5)")
+    add(
+        "--rounds", type=int, default=None, help="turns of each path (default 5; emulated always 1)"
+    )
     add("--seconds", type=float, default=None, help="what a turn should take (default 0.15)")
     add("--threads", type=int, default=1, help="threads per rank (default 1, as for the limit)")
     add("--no-pin", action="store_true", help="let ranks move between processors")
@@ -69,6 +97,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--peers", type=Path, default=None, metavar="DIR", help="where peers are installed")
     add("--timeout", type=float, default=300.0, help="seconds a turn may take (default 300)")
+
+
+def _of_devices(defaults: Mapping[str, object]) -> str:
+    return "; ".join(f"{device} {default}" for device, default in defaults.items())
 
 
 def split(text: str) -> list[str]:
@@ -121,7 +153,7 @@ def make_problems(arguments: argparse.Namespace) -> list[Problem]:
                 for name in split(shape_names):
                     problems += _of_tokens(arguments, mode, count, dtype, name)
             else:
-                sizes = split(arguments.sizes or ("4K,64K,512K,4M" if quick else _SIZES))
+                sizes = split(arguments.sizes or (_QUICK_SIZES if quick else _SIZES))
                 problems += [of_size(mode, count, dtype, parse_size(size), topk) for size in sizes]
     return problems
 

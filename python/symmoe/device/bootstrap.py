@@ -100,21 +100,32 @@ def read_tuning(path: str | None, world: int, kind: str) -> list[tuple[int, int,
     """
     if path is None or world == 1:
         return []
-    try:
-        table: dict[str, Any] = json.loads(Path(path).read_text())
-        lines = [_line_of(row) for row in table["rows"]]
-        measured = (int(table["world"]), str(table["machine"]["kind"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"SYMMOE_TUNING, Config.tuning: {path} is no tuning table: "
-            f"{type(error).__name__}: {error}"
-        ) from None
-    if measured != (world, kind):
+    lines, *measured = parse_tuning(path)
+    if measured != [world, kind]:
         raise ValueError(
             f"SYMMOE_TUNING, Config.tuning: {path} was measured with {measured[0]} ranks on "
             f"{measured[1]}; this group has {world} ranks on {kind}: run `symmoe tune` for it"
         )
     return lines
+
+
+def parse_tuning(path: str) -> tuple[list[tuple[int, int, int, float]], int, str]:
+    """A table's lines, and the number of ranks and the kind of device that it is for.
+
+    Raises:
+        ValueError: The file is no such table, or there is none.
+    """
+    try:
+        table: dict[str, Any] = json.loads(Path(path).read_text())
+        lines = [_line_of(row) for row in table["rows"]]
+        return lines, int(table["world"]), str(table["machine"]["kind"])
+    except FileNotFoundError:
+        raise ValueError(f"SYMMOE_TUNING, Config.tuning: there is no file {path}") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"SYMMOE_TUNING, Config.tuning: {path} is no tuning table: "
+            f"{type(error).__name__}: {error}"
+        ) from None
 
 
 def _line_of(row: dict[str, Any]) -> tuple[int, int, int, float]:

@@ -42,9 +42,17 @@ class CudaPlace:
         back_end: Path of the library that serves it.
         always_keeps: False.
         current_stream: Gives the handle of torch's current stream on this GPU.
+
+    Raises:
+        UnavailableError: torch or this package was built without its GPU part.
     """
 
     def __init__(self, ordinal: int) -> None:
+        if not hasattr(torch._C, "_cuda_getCurrentRawStream"):
+            raise UnavailableError(
+                f"this torch ({torch.__version__}) has no CUDA; symmoe.testing.init() is the same "
+                f"group without a GPU"
+            )
         kind = "hip" if torch.version.hip else "cuda"
         library = libraries.back_end(kind)
         if library is None:

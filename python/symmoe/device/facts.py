@@ -8,6 +8,7 @@ from .. import _core
 from ..config import Config
 from ..errors import UnavailableError
 from . import libraries
+from .bootstrap import parse_tuning
 
 KINDS = ("cuda", "hip")
 
@@ -18,6 +19,7 @@ def gpu() -> dict[str, Any]:
     for kind in KINDS:
         facts[kind] = _device(kind)
     facts.update(_nccl())
+    facts.update(_tuning())
     emulation = libraries.back_end("host") is not None and libraries.fake_nccl() is not None
     facts["emulation"] = "symmoe.testing works" if emulation else "not built (SYMMOE_TESTING=OFF)"
     return facts
@@ -31,9 +33,9 @@ def _device(kind: str) -> str:
     try:
         found = _core.Device(str(path), 0).properties
     except UnavailableError as error:
-        return f"no: {error}"
+        return f"built; {str(error).replace(f'no {kind} device: ', 'no device: ')}"
     major, minor = found["capability"]
-    return f"{found['name']}, capability {major}.{minor}, {found['multiprocessors']} SMs"
+    return f"built; {found['name']}, capability {major}.{minor}, {found['multiprocessors']} SMs"
 
 
 def _nccl() -> dict[str, str]:
@@ -46,6 +48,18 @@ def _nccl() -> dict[str, str]:
         return {"nccl": f"no: {error}"}
     return {
         "nccl": f"{found['version']} ({found['origin']}: {found['path']})",
-        "direct_path": found["no_direct"] or "as far as NCCL goes",
-        "peer_pointers": found["no_peer_pointers"] or "as far as NCCL goes",
+        "direct_path": found["no_direct"] or "NCCL allows it",
+        "peer_pointers": found["no_peer_pointers"] or "NCCL allows them",
     }
+
+
+def _tuning() -> dict[str, str]:
+    """What the table is for that SYMMOE_TUNING names; nothing where none is named."""
+    try:
+        path = Config.from_env().tuning
+        if path is None:
+            return {}
+        lines, world, kind = parse_tuning(path)
+    except ValueError as error:
+        return {"tuning": f"no: {error}"}
+    return {"tuning": f"{path}: {len(lines)} lines for {world} ranks on {kind}"}

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from ..arguments import integers, split
+from ..arguments import DEVICE_HIDDEN, DEVICE_SIZES, DEVICE_TOPK, integers, split
 from ..errors import BenchError
 from ..machine import describe_machine
 from ..problem import ELEMENT_BYTES, Problem, parse_size
@@ -14,9 +14,6 @@ from . import processes, report
 from .measure import Effort, Measured
 from .measure import run as run_rank
 
-_SIZES = {"cuda": "512K,1M,2M,4M,8M", "emulated": "4K"}
-_HIDDEN = {"cuda": "8192,2048,7168,2880", "emulated": "64"}
-_TOPK = 8
 _FULL, _QUICK, _EMULATED = Effort(5, 40, 10, 10), Effort(2, 10, 5, 10), Effort(1, 2, 2, 2)
 _ONLY_ON_CPU: dict[str, object] = {
     "shape": None,
@@ -50,12 +47,12 @@ def make_problems(arguments: argparse.Namespace) -> list[Problem]:
     for dtype in dtypes:
         if dtype not in ELEMENT_BYTES:
             raise BenchError(f"--dtype {dtype}: one of {', '.join(ELEMENT_BYTES)}")
-    sizes = [parse_size(size) for size in split(arguments.sizes or _SIZES[device])]
-    topk = arguments.topk or (_TOPK if device == "cuda" else 2)
+    sizes = [parse_size(size) for size in split(arguments.sizes or DEVICE_SIZES[device])]
+    topk = arguments.topk or DEVICE_TOPK[device]
     problems = []
     for mode in modes or ("combine", "collective"):
         for dtype in dtypes:
-            for hidden in integers("--hidden", arguments.hidden or _HIDDEN[device]):
+            for hidden in integers("--hidden", arguments.hidden or DEVICE_HIDDEN[device]):
                 for size in sizes:
                     tokens = max(1, round(size / hidden / ELEMENT_BYTES[dtype]))
                     slots = topk if mode == "combine" else 1
@@ -103,7 +100,9 @@ def main(arguments: argparse.Namespace) -> int:
 def show(arguments: argparse.Namespace, measured: Measured) -> int:
     """Prints, writes; 1 where a result was wrong."""
     rows = report.make_rows(measured)
-    remark = report.NO_MEANING if arguments.device == "emulated" else ""
+    remark = report.REMARK if arguments.device == "emulated" else ""
+    if remark:
+        print(report.NO_MEANING)
     text = [f"# {note}" for note in report.notes(measured)]
     text += [*report.long_table(rows), "", *report.short_table(rows)]
     for line in text:

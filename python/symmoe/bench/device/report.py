@@ -10,8 +10,10 @@ from ..table import heading, lines
 from .limit import limit_us, rates_of
 from .measure import Measured, Timing
 
-NO_MEANING = "  (emulated: times mean nothing)"
-_GAIN_FROM = "staged"
+# In front of a report, and at the end of each of its lines.
+NO_MEANING = "# *emulated: no GPU was used, times mean nothing"
+REMARK = "  *emulated"
+_GAIN_FROM = "staged/g"
 
 
 def label_of(timing: Timing) -> str:
@@ -20,7 +22,10 @@ def label_of(timing: Timing) -> str:
 
 
 def make_rows(measured: Measured) -> list[Row]:
-    """One row per way, kind and problem, with the ratios to the others of the same problem."""
+    """One row per way, kind and problem, with the ratios to the others of the same problem.
+
+    Without them for emulated devices, where they mean nothing.
+    """
     rates = rates_of(str(measured.facts["name"]))
     rows: list[Row] = []
     problems = list(dict.fromkeys(timing.problem for timing in measured.timings))
@@ -38,7 +43,8 @@ def make_rows(measured: Measured) -> list[Row]:
             if rates is None:
                 row |= {"limit_us": None, "limit_plain_us": None, "limit_ratio": None}
             own.append(row)
-        compare(own)
+        if measured.facts["kind"] != "host":
+            compare(own)
         rows += own
     return rows
 
@@ -81,8 +87,8 @@ def short_table(rows: list[Row]) -> list[str]:
         )
         gain = limit = "-"
         direct = here.get("direct")
-        if direct is not None and _GAIN_FROM in here and here[_GAIN_FROM]["time_us"] > 0:
-            gain = f"{1 - direct['time_us'] / here[_GAIN_FROM]['time_us']:.0%}"
+        if direct is not None and _GAIN_FROM in direct["times_faster"]:
+            gain = f"{1 - 1 / direct['times_faster'][_GAIN_FROM]:.0%}"
         if direct is not None and direct["limit_ratio"] is not None:
             limit = f"{direct['limit_ratio']:.2f}"
         text.append(
