@@ -159,6 +159,8 @@ class Wrapper:
             and output.device == self.device
             and output.is_contiguous()
             and input.is_contiguous()
+            and not output.is_neg()
+            and not input.is_neg()
             and not input.requires_grad
         ):
             raise ValueError("output does not fit")
