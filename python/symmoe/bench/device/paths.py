@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 
 from symmoe import topk
@@ -37,7 +39,7 @@ class Inputs:
         self.weights = weights
 
 
-class Way:
+class Way(ABC):
     """One way. The calls come in this order: allocate; rewrite and call, many times; release.
 
     Attributes:
@@ -63,19 +65,19 @@ class Way:
             problem.tokens, problem.hidden, dtype=self.dtype, device=self.machine.device
         )
 
+    @abstractmethod
     def rewrite(self) -> None:
         """Before a call of mode collective: writes the partial rows where the call wants them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def call(self) -> None:
         """What is timed."""
-        raise NotImplementedError
 
     def release(self) -> None:
         """Gives the memory back."""
         del self.out, self.inputs
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most have nothing of their own
         """Ends what the way had for itself."""
 
 
