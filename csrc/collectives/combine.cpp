@@ -1,5 +1,7 @@
 // The top-k sum into the window and the reduce-scatter out of all windows, as one call: what
-// acquire, topk_reduce and reduce_scatter do one after the other, for a window that is there.
+// acquire, topk_reduce and reduce_scatter do one after the other, for a window that is there. The
+// peers' rows come first, so that peers can go on while this rank sums its own, which only it will
+// read. Padding is never summed.
 #include <algorithm>
 #include <string>
 
@@ -11,6 +13,21 @@ namespace {
 
 bool overlap(MemoryRange a, MemoryRange b) {
   return a.begin < b.begin + b.bytes && b.begin < a.begin + a.bytes;
+}
+
+// Sums the rows of the peers, adjacent ranks' together.
+void sum_for_peers(const Plan& plan, const kernels::TopkReduceArgs& sum, int threads) {
+  int64_t begin = 0;
+  int64_t end = 0;
+  for (size_t rank = 0; rank < plan.counts.size(); ++rank) {
+    if (static_cast<int>(rank) == plan.rank) continue;
+    if (plan.begins[rank] != end) {
+      kernels::topk_reduce_rows(sum, begin, end, threads);
+      begin = plan.begins[rank];
+    }
+    end = plan.begins[rank] + plan.counts[rank];
+  }
+  kernels::topk_reduce_rows(sum, begin, end, threads);
 }
 
 }  // namespace
@@ -38,13 +55,24 @@ Combined Engine::combine(const Plan& plan, kernels::TopkReduceArgs sum, const Co
   if (target.bytes != 0 && (output == nullptr || pool_.overlaps(target.begin, target.bytes))) {
     return Combined::kUnready;
   }
-  guarded([&] { arm(*buffer, here); });
   sum.output = buffer->window.base;
-  sum.output_is_shared = world() > 1;
-  kernels::topk_reduce(sum, threads);
-  return from_taken(kReduceScatter, exchange, plan, *buffer, 0, output, threads, counts_.pull)
-             ? Combined::kDone
-             : Combined::kNoWindow;
+  kernels::check_topk_reduce(sum);
+  return guarded([&] {
+    arm(*buffer, here);
+    exchange.open();
+    const Posting posting = posting_from(plan, *buffer, 0);
+    buffer->armed.store(false, std::memory_order_relaxed);
+    buffer->last_epoch = exchange.next_epoch();
+    sum.output_is_shared = true;
+    sum_for_peers(plan, sum, threads);
+    exchange.publish(posting);
+    sum.output_is_shared = false;
+    kernels::topk_reduce_rows(sum, plan.own_begin(), plan.own_begin() + plan.own_count(), threads);
+    return collect(kReduceScatter, exchange, plan, buffer->window.base, output, threads,
+                   counts_.pull)
+               ? Combined::kDone
+               : Combined::kNoWindow;
+  });
 }
 
 }  // namespace symmoe

@@ -124,9 +124,8 @@ class Engine {
                   size_t offset, void* output, int threads, std::atomic<uint64_t>& count);
   bool from_memory(const Operation& operation, const Plan& plan, const void* input, void* output,
                    int threads, std::atomic<uint64_t>& count);
-  bool exchange_rows(const Operation& operation, Exchange& exchange, const Plan& plan,
-                     const Posting& posting, const std::byte* own_rows, void* output, int threads,
-                     std::atomic<uint64_t>& count);
+  bool collect(const Operation& operation, Exchange& exchange, const Plan& plan,
+               const std::byte* own_rows, void* output, int threads, std::atomic<uint64_t>& count);
 
   // Collective pool calls (administration.cpp).
   std::string administrate(const char* operation, const std::string& request,

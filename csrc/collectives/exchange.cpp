@@ -20,8 +20,7 @@ Exchange::~Exchange() { endpoint_.busy.clear(std::memory_order_release); }
 
 void Exchange::open() { endpoint_.channel.guard(endpoint_.channel.epoch(), operation_); }
 
-bool Exchange::meet(const Posting& posting) {
-  endpoint_.channel.publish(posting);
+bool Exchange::meet() {
   endpoint_.channel.await_peers(operation_);
   require_same_signature();
   for (int rank = 0; rank < endpoint_.channel.ranks(); ++rank) {

@@ -42,9 +42,15 @@ class Exchange {
   // The epoch that meet will publish.
   uint32_t next_epoch() const { return endpoint_.channel.epoch() + 1; }
 
-  // The one barrier of a call. Throws Mismatch, on every rank alike, if signatures differ. False if
+  // The one barrier of a call, in two halves. publish: this rank's rows for its peers are there.
+  // meet: everybody's are. Throws Mismatch, on every rank alike, if signatures differ. False if
   // some rank published no window: also known to every rank alike.
-  bool meet(const Posting& posting);
+  void publish(const Posting& posting) { endpoint_.channel.publish(posting); }
+  bool meet();
+  bool meet(const Posting& posting) {
+    publish(posting);
+    return meet();
+  }
 
   // Where `rank`'s rows begin; valid between meet and finish.
   const std::byte* rows_of(int rank, WindowSource& source);

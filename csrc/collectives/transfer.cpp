@@ -81,8 +81,8 @@ bool Engine::from_taken(const Operation& operation, Exchange& exchange, const Pl
     exchange.open();
     buffer.armed.store(false, std::memory_order_relaxed);
     buffer.last_epoch = exchange.next_epoch();
-    return exchange_rows(operation, exchange, plan, posting, buffer.window.base + offset, output,
-                         threads, count);
+    exchange.publish(posting);
+    return collect(operation, exchange, plan, buffer.window.base + offset, output, threads, count);
   });
 }
 
@@ -108,14 +108,16 @@ bool Engine::from_memory(const Operation& operation, const Plan& plan, const voi
         operation.stage(plan, rows, stage->window.base, threads);
       }
     }
-    return exchange_rows(operation, exchange, plan, posting, rows, output, threads, count);
+    exchange.publish(posting);
+    return collect(operation, exchange, plan, rows, output, threads, count);
   });
 }
 
-bool Engine::exchange_rows(const Operation& operation, Exchange& exchange, const Plan& plan,
-                           const Posting& posting, const std::byte* own_rows, void* output,
-                           int threads, std::atomic<uint64_t>& count) {
-  const bool all_have_windows = exchange.meet(posting);
+// Behind exchange.publish.
+bool Engine::collect(const Operation& operation, Exchange& exchange, const Plan& plan,
+                     const std::byte* own_rows, void* output, int threads,
+                     std::atomic<uint64_t>& count) {
+  const bool all_have_windows = exchange.meet();
   if (all_have_windows) {
     operation.transfer(exchange, *source_, plan, own_rows, static_cast<std::byte*>(output),
                        threads);

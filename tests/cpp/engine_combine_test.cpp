@@ -1,7 +1,9 @@
 // tsan
 // combine: one call that does what acquire, topk_reduce and reduce_scatter do one after the other.
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <thread>
 #include <vector>
 
@@ -172,6 +174,22 @@ TEST(wrong_arguments) {
     sum.pairs = plan.rows * kSlots;
     CHECK_THROWS_WITH(run(plan, sum), InvalidArgument, "index[0, 0] is 1048576");
     combine_rightly(engine, plan, 2);
+    engine.check();
+  });
+}
+
+// Every rank's rows but the padding, which may be anything and stays what it was in the window.
+TEST(padding_is_never_summed) {
+  ThreadGroup group(3);
+  group.run([](Engine& engine) {
+    const Shape shape = Shape::padded({2, 0, 3}, 4, 8);
+    const Plan plan = reduce_plan(shape, engine.rank());
+    const auto buffer = engine.acquire(Role::kCombine, 0, plan.input_bytes());
+    std::memset(buffer->window.base, 0xff, plan.input_bytes());
+    combine_rightly(engine, plan, 5);
+    const std::byte* const untouched = buffer->window.base + plan.bytes_of(4);  // rank 1's rows
+    CHECK(std::all_of(untouched, untouched + plan.bytes_of(4),
+                      [](std::byte byte) { return byte == std::byte{0xff}; }));
     engine.check();
   });
 }

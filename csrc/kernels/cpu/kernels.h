@@ -38,6 +38,11 @@ struct TopkReduceArgs {
 };
 void topk_reduce(const TopkReduceArgs& args, int threads);
 
+// The two halves of it, for a sum whose rows are not all wanted at the same time: what can be wrong
+// with the arguments, then the rows of tokens begin..end-1 of checked ones.
+void check_topk_reduce(const TopkReduceArgs& args);
+void topk_reduce_rows(const TopkReduceArgs& args, int64_t begin, int64_t end, int threads);
+
 // output[i] = round(sources[0][i] + sources[1][i] + ...), added in fp32 in this order.
 struct RankReduceArgs {
   const void* const* sources = nullptr;

@@ -63,7 +63,7 @@ void check_index(const TopkReduceArgs& args) {
   }
 }
 
-void validate(const TopkReduceArgs& args) {
+void require_valid(const TopkReduceArgs& args) {
   const auto wrong = [](const std::string& what) { throw InvalidArgument("topk_reduce: " + what); };
   if (args.tokens < 0 || args.slots < 0 || args.hidden < 0 || args.pairs < 0) {
     wrong("negative size: tokens " + std::to_string(args.tokens) + ", slots " +
@@ -84,6 +84,8 @@ void validate(const TopkReduceArgs& args) {
 
 struct Job {
   const TopkReduceArgs* args;
+  int64_t begin;  // tokens
+  int64_t end;
   TopkRow kernel;
   int parts;
   TopkStyle style;
@@ -151,10 +153,11 @@ void run_part(void* context, int part) {
   const TopkReduceArgs& args = *job.args;
   const int64_t row_bytes = args.hidden * static_cast<int64_t>(size_of(args.output_type));
   Term* const terms = job.terms + part * job.terms_per_part;
-  const int64_t end = args.tokens * (part + 1) / job.parts;
+  const int64_t tokens_in_all = job.end - job.begin;
+  const int64_t end = job.begin + tokens_in_all * (part + 1) / job.parts;
   char* output = static_cast<char*>(args.output);
   const FloatEnv env;
-  for (int64_t token = args.tokens * part / job.parts; token < end;) {
+  for (int64_t token = job.begin + tokens_in_all * part / job.parts; token < end;) {
     int64_t counts[kBatchTokens];
     int64_t tokens = 0;
     Term* last = terms;
@@ -172,24 +175,33 @@ void run_part(void* context, int part) {
 
 }  // namespace
 
+void check_topk_reduce(const TopkReduceArgs& args) { require_valid(args); }
+
 void topk_reduce(const TopkReduceArgs& args, int threads) {
-  validate(args);
-  if (args.tokens == 0 || args.hidden == 0) return;
+  require_valid(args);
+  topk_reduce_rows(args, 0, args.tokens, threads);
+}
+
+void topk_reduce_rows(const TopkReduceArgs& args, int64_t begin, int64_t end, int threads) {
+  const int64_t tokens = end - begin;
+  if (tokens == 0 || args.hidden == 0) return;
   const KernelTable& table = kernel_table();
-  const int64_t elements = args.tokens * args.hidden;
+  const int64_t elements = tokens * args.hidden;
   const int64_t output_bytes = elements * static_cast<int64_t>(size_of(args.output_type));
   const int64_t input_bytes =
       elements * args.slots * static_cast<int64_t>(size_of(args.input_type));
   Job job{};
   job.args = &args;
+  job.begin = begin;
+  job.end = end;
   job.kernel = table.topk_row[static_cast<int>(args.input_type)][static_cast<int>(args.output_type)]
                              [args.weights != nullptr];
   job.parts = threads <= 1 ? 1
                            : static_cast<int>(std::min<int64_t>(
-                                 args.tokens, useful_threads(threads, input_bytes + output_bytes)));
+                                 tokens, useful_threads(threads, input_bytes + output_bytes)));
   job.style = {output_bytes >= kStreamBytes, input_bytes >= kBeyondPrivateCaches};
   job.through_scratch = args.output_is_shared && !job.style.stream &&
-                        output_bytes / args.tokens <= kScratchBytes - kWorthCopying;
+                        output_bytes / tokens <= kScratchBytes - kWorthCopying;
 
   Term few[kBatchTerms];
   std::vector<Term> many;
