@@ -78,7 +78,14 @@ def test_the_limit_of_check_mode() -> None:
 
 def test_what_is_counted(group: _core.Group) -> None:
     calls = {name for name in group.stats() if name.startswith("calls_")}
-    assert calls == {"calls_pull", "calls_staged", "calls_gather", "calls_gather_staged"}
+    assert calls == {
+        "calls_pull",
+        "calls_staged",
+        "calls_routed",
+        "calls_routed_staged",
+        "calls_gather",
+        "calls_gather_staged",
+    }
 
 
 def longest_silence(body: object) -> tuple[float, float]:

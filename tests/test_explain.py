@@ -17,6 +17,7 @@ HIDDEN = 16
 COUNTERS = {
     "pull": ("calls_pull", "calls_gather"),
     "staged": ("calls_staged", "calls_gather_staged"),
+    "routed": ("calls_routed", "calls_routed_staged"),
     "process_group": ("calls_process_group",),
 }
 
@@ -39,6 +40,30 @@ def window_of(group: symmoe.Group, role: str, rows: int, lane: int = 0) -> torch
     return window.fill_(1)
 
 
+def everyone(rows: int, world: int) -> symmoe.Routing:
+    """One expert on each rank; the tokens take turns."""
+    ids = torch.arange(rows)[:, None] % world
+    return symmoe.Routing(ids, expert_to_rank=torch.arange(world, dtype=torch.int32))
+
+
+def what_is_read(rank: int, world: int) -> None:
+    """The reason has the bytes, and that of an input elsewhere what is copied."""
+    with symmoe.init(device="cpu") as group:
+        rows = 4 * world
+        window = window_of(group, "combine", rows)
+        decision = group.explain("reduce_scatter", window, routing=everyone(rows, world))
+        row_bytes = HIDDEN * 4
+        expected = f"4 of {rows} partial rows for this rank to read, {4 * row_bytes} of "
+        assert expected + f"{rows * row_bytes} bytes" in decision.reason
+        assert "copied" not in decision.reason
+        decision = group.explain("reduce_scatter", window.clone(), routing=everyone(rows, world))
+        assert "those of its 4 rows are copied" in decision.reason
+
+
+def test_what_a_routed_call_reads(ranks: Ranks) -> None:
+    ranks.run(2, what_is_read)
+
+
 def everything(rank: int, world: int, cap: int | None) -> None:
     with symmoe.init(config=symmoe.Config(max_buffer_bytes=cap), device="cpu") as group:
         small, large = torch.ones(4 * world, HIDDEN), torch.ones(400 * world, HIDDEN)
@@ -57,6 +82,16 @@ def everything(rank: int, world: int, cap: int | None) -> None:
                 window = window_of(group, role, 0, lane)
                 assert path_of(group, operation, window, lane=lane) == "pull"
                 assert path_of(group, operation, window.clone(), lane=lane) == "staged"
+            routing = everyone(4 * world, world)
+            window = window_of(group, "combine", 4 * world, lane)
+            for rows in (window, small):
+                path = path_of(group, "reduce_scatter", rows, lane=lane, routing=routing)
+                assert path == "routed"
+            wide = everyone(400 * world, world)
+            for operation in ("reduce_scatter", "combine"):
+                path = path_of(group, operation, large, lane=lane, routing=wide)
+                assert path == (beyond or "routed")
+            assert path_of(group, "combine", small, lane=lane, routing=routing) == "routed"
             assert path_of(group, "combine", small, lane=lane) == "pull"
             last = "staged" if cap else "pull"
             assert path_of(group, "combine", large, lane=lane) == (beyond or last)

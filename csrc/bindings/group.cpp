@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "bindings/bindings.h"
 #include "bindings/group_handle.h"
+#include "bindings/routing.h"
 
 namespace py = pybind11;
 
@@ -55,8 +56,8 @@ std::unique_ptr<GroupHandle> make_group(int rank, int world,
 }
 
 Plan make_plan(int kind, int role, int lane, int dtype, int64_t hidden, int64_t rows,
-               std::vector<int64_t> begins, std::vector<int64_t> counts, int rank,
-               std::string text) {
+               std::vector<int64_t> begins, std::vector<int64_t> counts, int rank, std::string text,
+               bool routed) {
   Plan plan;
   plan.kind = enum_from<Plan::Kind>(kind, Plan::kKinds, "kind of call");
   plan.role = role_from(role);
@@ -68,6 +69,7 @@ Plan make_plan(int kind, int role, int lane, int dtype, int64_t hidden, int64_t 
   plan.counts = std::move(counts);
   plan.rank = rank;
   plan.text = std::move(text);
+  plan.routed = routed;
   plan.seal();
   return plan;
 }
@@ -76,12 +78,18 @@ py::dict stats_of(const GroupHandle& handle) {
   struct Numbers {
     PoolStats pool;
     size_t peer_bytes;
-    uint64_t pull, staged, gather, gather_staged;
+    uint64_t pull, staged, routed, routed_staged, gather, gather_staged;
   };
   const Numbers numbers = handle.with_group([](SharedGroup& group) {
     const CallCounts& calls = group.engine().counts();
-    return Numbers{group.engine().pool_stats(), group.peer_bytes(),  calls.pull.load(),
-                   calls.staged.load(),         calls.gather.load(), calls.gather_staged.load()};
+    return Numbers{.pool = group.engine().pool_stats(),
+                   .peer_bytes = group.peer_bytes(),
+                   .pull = calls.pull.load(),
+                   .staged = calls.staged.load(),
+                   .routed = calls.routed.load(),
+                   .routed_staged = calls.routed_staged.load(),
+                   .gather = calls.gather.load(),
+                   .gather_staged = calls.gather_staged.load()};
   });
   const PoolStats& pool = numbers.pool;
   py::dict stats;
@@ -96,6 +104,8 @@ py::dict stats_of(const GroupHandle& handle) {
   stats["buffers"] = pool.buffers;
   stats["calls_pull"] = numbers.pull;
   stats["calls_staged"] = numbers.staged;
+  stats["calls_routed"] = numbers.routed;
+  stats["calls_routed_staged"] = numbers.routed_staged;
   stats["calls_gather"] = numbers.gather;
   stats["calls_gather_staged"] = numbers.gather_staged;
   return stats;
@@ -142,20 +152,29 @@ void bind_buffer(py::module_& module) {
 
 void bind_calls(py::class_<GroupHandle>& group) {
   group
-      .def("reduce_scatter",
-           [](GroupHandle& self, const Plan& plan, Buffer& buffer, size_t offset, uintptr_t output,
-              int threads) {
-             return self.call([&](Engine& engine) {
-               return engine.reduce_scatter(plan, buffer, offset, pointer<void>(output), threads);
-             });
-           })
-      .def("reduce_scatter_staged",
-           [](GroupHandle& self, const Plan& plan, uintptr_t input, uintptr_t output, int threads) {
-             return self.call([&](Engine& engine) {
-               return engine.reduce_scatter_staged(plan, pointer<const void>(input),
-                                                   pointer<void>(output), threads);
-             });
-           })
+      .def(
+          "reduce_scatter",
+          [](GroupHandle& self, const Plan& plan, Buffer& buffer, size_t offset, uintptr_t output,
+             int threads, const Routing* routing) {
+            return self.call([&](Engine& engine) {
+              return engine.reduce_scatter(plan, buffer, offset, pointer<void>(output), threads,
+                                           routing);
+            });
+          },
+          py::arg("plan"), py::arg("buffer"), py::arg("offset"), py::arg("output"),
+          py::arg("threads"), py::arg("routing") = py::none())
+      .def(
+          "reduce_scatter_staged",
+          [](GroupHandle& self, const Plan& plan, uintptr_t input, uintptr_t output, int threads,
+             const Routing* routing) {
+            return self.call([&](Engine& engine) {
+              return engine.reduce_scatter_staged(plan, pointer<const void>(input),
+                                                  pointer<void>(output), threads, routing);
+            });
+          },
+          py::arg("plan"), py::arg("input"), py::arg("output"), py::arg("threads"),
+          py::arg("routing") = py::none())
+      .def("combine", &combine_routed)
       .def("all_gather",
            [](GroupHandle& self, const Plan& plan, Buffer& buffer, size_t offset, uintptr_t output,
               int threads) {
@@ -238,8 +257,9 @@ void bind_group(py::module_& module) {
   py::class_<Plan, std::shared_ptr<Plan>>(module, "Plan")
       .def(py::init(&make_plan), py::arg("kind"), py::arg("role"), py::arg("lane"),
            py::arg("dtype"), py::arg("hidden"), py::arg("rows"), py::arg("begins"),
-           py::arg("counts"), py::arg("rank"), py::arg("text"))
+           py::arg("counts"), py::arg("rank"), py::arg("text"), py::arg("routed") = false)
       .def_readonly("text", &Plan::text);
+  bind_routing(module);
 
   py::class_<GroupHandle> group(module, "Group");
   group

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "bindings/routing.h"
 #include "kernels/cpu/float_env.h"
 #include "windows/own_windows.h"
 
@@ -27,23 +28,14 @@ namespace {
 void topk_reduce(uintptr_t input, uintptr_t weights, uintptr_t index, uintptr_t output,
                  int64_t tokens, int64_t slots, int64_t hidden, int64_t pairs,
                  std::optional<double> scale, int input_type, int output_type, int weights_type,
-                 bool index_is_64bit, int threads) {
-  kernels::TopkReduceArgs args{.input = pointer<const void>(input),
-                               .weights = pointer<const void>(weights),
-                               .index = pointer<const void>(index),
-                               .output = pointer<void>(output),
-                               .tokens = tokens,
-                               .slots = slots,
-                               .hidden = hidden,
-                               .pairs = pairs,
-                               .scale = fp32_of(scale.value_or(1.0)),
-                               .has_scale = scale.has_value(),
-                               .input_type = dtype_from(input_type),
-                               .output_type = dtype_from(output_type),
-                               .weights_type = dtype_from(weights_type),
-                               .index_is_64bit = index_is_64bit};
+                 bool index_is_64bit, int threads, const Routing* routing, int rank) {
+  kernels::TopkReduceArgs args =
+      sum_from(input, weights, index, output, tokens, slots, hidden, pairs, scale, input_type,
+               output_type, weights_type, index_is_64bit);
   const py::gil_scoped_release release;
   args.output_is_shared = own_windows::contain(args.output);
+  std::vector<int64_t> routed_index;
+  if (routing != nullptr) args = routing->sum_on(rank, args, &routed_index);
   kernels::topk_reduce(args, threads);
 }
 
@@ -69,7 +61,8 @@ void bind_kernels(py::module_& module) {
   module.def("topk_reduce", &topk_reduce, py::arg("input"), py::arg("weights"), py::arg("index"),
              py::arg("output"), py::arg("tokens"), py::arg("slots"), py::arg("hidden"),
              py::arg("pairs"), py::arg("scale"), py::arg("input_type"), py::arg("output_type"),
-             py::arg("weights_type"), py::arg("index_is_64bit"), py::arg("threads"));
+             py::arg("weights_type"), py::arg("index_is_64bit"), py::arg("threads"),
+             py::arg("routing") = py::none(), py::arg("rank") = 0);
   module.def("rank_reduce", &rank_reduce, py::arg("sources"), py::arg("output"), py::arg("count"),
              py::arg("dtype"), py::arg("threads"));
 }

@@ -6,12 +6,13 @@
 namespace symmoe {
 namespace {
 
-void stage_own_rows(const Plan& plan, const std::byte* input, std::byte* stage, int threads) {
+void stage_own_rows(const Plan& plan, const Routing* /*none*/, const std::byte* input,
+                    std::byte* stage, int threads) {
   kernels::copy(stage, input, plan.input_bytes(), threads);
 }
 
-void gather(Exchange& exchange, WindowSource& source, const Plan& plan, const std::byte* own_rows,
-            std::byte* output, int threads) {
+void gather(Exchange& exchange, WindowSource& source, const Plan& plan, const Routing* /*none*/,
+            const std::byte* own_rows, std::byte* output, int threads) {
   // Beginning with the own rows and going round, so that ranks do not all read the same peer.
   const int world = static_cast<int>(plan.counts.size());
   for (int i = 0; i < world; ++i) {
@@ -26,15 +27,15 @@ void gather(Exchange& exchange, WindowSource& source, const Plan& plan, const st
 
 }  // namespace
 
-const Operation kAllGather{Plan::Kind::kAllGather, stage_own_rows, gather};
+const Operation kAllGather{Plan::Kind::kAllGather, false, stage_own_rows, gather};
 
 bool Engine::all_gather(const Plan& plan, Buffer& buffer, size_t offset, void* output,
                         int threads) {
-  return from_pool(kAllGather, plan, buffer, offset, output, threads, counts_.gather);
+  return from_pool({kAllGather, plan, nullptr, output, threads, counts_.gather}, buffer, offset);
 }
 
 bool Engine::all_gather_staged(const Plan& plan, const void* input, void* output, int threads) {
-  return from_memory(kAllGather, plan, input, output, threads, counts_.gather_staged);
+  return from_memory({kAllGather, plan, nullptr, output, threads, counts_.gather_staged}, input);
 }
 
 }  // namespace symmoe

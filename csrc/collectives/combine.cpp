@@ -4,6 +4,7 @@
 // read. Padding is never summed.
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "collectives/engine.h"
 #include "collectives/operation.h"
@@ -33,14 +34,19 @@ void sum_for_peers(const Plan& plan, const kernels::TopkReduceArgs& sum, int thr
 }  // namespace
 
 Combined Engine::combine(const Plan& plan, kernels::TopkReduceArgs sum, const CombineInputs& inputs,
-                         void* output, int threads) {
+                         void* output, int threads, const Routing* routing) {
+  const bool routed = routing != nullptr;
+  const Call call{routed ? kRoutedReduceScatter : kReduceScatter, plan, routing, output, threads,
+                  routed ? counts_.routed : counts_.pull};
   require_usable("acquire");
-  require_fit(kReduceScatter, plan);
+  require_fit(call);
   if (sum.tokens != plan.rows || sum.hidden != plan.hidden || sum.output_type != plan.dtype) {
     throw InvalidArgument(at("combine") + ": the sum is [" + std::to_string(sum.tokens) + ", " +
                           std::to_string(sum.hidden) + "] " + name_of(sum.output_type) +
                           ", which is not what the plan reduces (" + plan.text + ")");
   }
+  std::vector<int64_t> index;
+  if (routed) sum = routing->sum_on(rank_, sum, &index);
   Endpoint& here = endpoint(plan.role, plan.lane, plan.operation());
   Exchange exchange(here, plan.operation());
   const std::shared_ptr<Buffer> buffer = pool_.current({plan.role, plan.lane, Use::kAcquired});
@@ -60,7 +66,7 @@ Combined Engine::combine(const Plan& plan, kernels::TopkReduceArgs sum, const Co
   return guarded([&] {
     arm(*buffer, here);
     exchange.open();
-    const Posting posting = posting_from(plan, *buffer, 0);
+    const Posting posting = posting_from(call, *buffer, 0);
     buffer->armed.store(false, std::memory_order_relaxed);
     buffer->last_epoch = exchange.next_epoch();
     sum.output_is_shared = true;
@@ -68,10 +74,7 @@ Combined Engine::combine(const Plan& plan, kernels::TopkReduceArgs sum, const Co
     exchange.publish(posting);
     sum.output_is_shared = false;
     kernels::topk_reduce_rows(sum, plan.own_begin(), plan.own_begin() + plan.own_count(), threads);
-    return collect(kReduceScatter, exchange, plan, buffer->window.base, output, threads,
-                   counts_.pull)
-               ? Combined::kDone
-               : Combined::kNoWindow;
+    return collect(call, exchange, buffer->window.base) ? Combined::kDone : Combined::kNoWindow;
   });
 }
 

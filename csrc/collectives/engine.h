@@ -16,6 +16,7 @@
 #include "collectives/exchange.h"
 #include "collectives/peer_watch.h"
 #include "collectives/plan.h"
+#include "collectives/routing.h"
 #include "pool/pool.h"
 #include "sync/adaptive_wait.h"
 #include "windows/window.h"
@@ -38,11 +39,13 @@ struct EngineConfig {
 struct CallCounts {
   std::atomic<uint64_t> pull = 0;
   std::atomic<uint64_t> staged = 0;
+  std::atomic<uint64_t> routed = 0;
+  std::atomic<uint64_t> routed_staged = 0;
   std::atomic<uint64_t> gather = 0;
   std::atomic<uint64_t> gather_staged = 0;
 };
 
-struct Operation;
+struct Call;
 
 // One rank's part in a group whose ranks share windows. Methods may be called from several threads,
 // one thread per lane: a second one on a lane gets InvalidArgument. Whatever throws anything but
@@ -68,15 +71,20 @@ class Engine {
   // Each: collective. `output` takes plan.output_bytes(). False: some rank had no window for the
   // call, so that all ranks must take their fallback now; nothing was written.
   // From a pool buffer, at `offset`: zero staging.
-  bool reduce_scatter(const Plan& plan, Buffer& buffer, size_t offset, void* output, int threads);
+  // With a routing (and a plan that is routed), of a row only ranks in its mask must have written
+  // anything; the others' is not read.
+  bool reduce_scatter(const Plan& plan, Buffer& buffer, size_t offset, void* output, int threads,
+                      const Routing* routing = nullptr);
   bool all_gather(const Plan& plan, Buffer& buffer, size_t offset, void* output, int threads);
   // From any other memory of plan.input_bytes(). `output` may be the own rows of `input`.
-  bool reduce_scatter_staged(const Plan& plan, const void* input, void* output, int threads);
+  bool reduce_scatter_staged(const Plan& plan, const void* input, void* output, int threads,
+                             const Routing* routing = nullptr);
   bool all_gather_staged(const Plan& plan, const void* input, void* output, int threads);
   // acquire, top-k sum into the window, reduce_scatter. `plan` is the reduce_scatter's; `sum` needs
-  // no output. As `inputs` stands all memory that the sum reads.
+  // no output. As `inputs` stands all memory that the sum reads. With a routing, only rows whose
+  // mask has this rank are written.
   Combined combine(const Plan& plan, kernels::TopkReduceArgs sum, const CombineInputs& inputs,
-                   void* output, int threads);
+                   void* output, int threads, const Routing* routing = nullptr);
 
   // Barrier in front of a fallback; Mismatch on all ranks if `text` differs.
   void agree(Role role, int lane, const std::string& text);
@@ -114,18 +122,14 @@ class Engine {
   void arm(Buffer& buffer, Endpoint& here);
 
   // Calls that move rows (transfer.cpp).
-  void require_fit(const Operation& operation, const Plan& plan) const;
+  void require_fit(const Call& call) const;
   void require_output_outside(const Plan& plan, const void* output) const;
-  Posting posting_from(const Plan& plan, const Buffer& buffer, size_t offset) const;
+  Posting posting_from(const Call& call, const Buffer& buffer, size_t offset) const;
   std::shared_ptr<Buffer> stage_for(const Plan& plan, size_t bytes);
-  bool from_pool(const Operation& operation, const Plan& plan, Buffer& buffer, size_t offset,
-                 void* output, int threads, std::atomic<uint64_t>& count);
-  bool from_taken(const Operation& operation, Exchange& exchange, const Plan& plan, Buffer& buffer,
-                  size_t offset, void* output, int threads, std::atomic<uint64_t>& count);
-  bool from_memory(const Operation& operation, const Plan& plan, const void* input, void* output,
-                   int threads, std::atomic<uint64_t>& count);
-  bool collect(const Operation& operation, Exchange& exchange, const Plan& plan,
-               const std::byte* own_rows, void* output, int threads, std::atomic<uint64_t>& count);
+  bool from_pool(const Call& call, Buffer& buffer, size_t offset);
+  bool from_taken(const Call& call, Exchange& exchange, Buffer& buffer, size_t offset);
+  bool from_memory(const Call& call, const void* input);
+  bool collect(const Call& call, Exchange& exchange, const std::byte* own_rows);
 
   // Collective pool calls (administration.cpp).
   std::string administrate(const char* operation, const std::string& request,

@@ -34,12 +34,17 @@ void Exchange::require_same_signature() {
   for (int rank = 1; rank < channel.ranks(); ++rank) {
     const FlagLine& first = channel.line(0);
     const FlagLine& other = channel.line(rank);
-    if (other.signature == first.signature) continue;
-    const std::string message = std::string(operation_) + " (" + channel.name() + "), rank " +
-                                std::to_string(channel.rank()) + ", epoch " +
-                                std::to_string(channel.epoch()) +
-                                ": ranks made different calls. Rank 0: " + first.text + ". Rank " +
-                                std::to_string(rank) + ": " + other.text;
+    const bool same_call = other.signature == first.signature;
+    if (same_call && other.routing == first.routing) continue;
+    std::string message = std::string(operation_) + " (" + channel.name() + "), rank " +
+                          std::to_string(channel.rank()) + ", epoch " +
+                          std::to_string(channel.epoch());
+    message += same_call
+                   ? ": routing differs: topk_ids and expert_to_rank give other ranks for the "
+                     "rows on rank " +
+                         std::to_string(rank) + " than on rank 0 (" + first.text + ")"
+                   : std::string(": ranks made different calls. Rank 0: ") + first.text +
+                         ". Rank " + std::to_string(rank) + ": " + other.text;
     finish();  // every rank sees the same and is as far as this one: the group can go on
     throw Mismatch(message);
   }

@@ -26,6 +26,7 @@ struct Plan {
   std::vector<int64_t> begins;
   std::vector<int64_t> counts;
   int rank = 0;
+  bool routed = false;     // each call brings a Routing, and moves only the rows that it names
   std::string text;        // the call in words: all that must be equal on all ranks
   uint64_t signature = 0;  // hash of text
 

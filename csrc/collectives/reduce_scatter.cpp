@@ -4,17 +4,22 @@
 //         windows. One barrier, every byte read once and written once.
 // staged: the same after a copy into the stage window of the rows that peers will read. The own
 //         rows are read where they are.
+// routed: either of them where it is known which ranks have anything for which row: no other row is
+//         written, copied or read. The ranks compare the masks by their hash in the one barrier of
+//         the call, so a row that its owner reads was written by the rank it is read from.
 #include <array>
 
 #include "collectives/engine.h"
 #include "collectives/operation.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/routing.h"
 
 namespace symmoe {
 namespace {
 
 // Copies the rows of every other rank: nobody else reads the own ones.
-void stage_peers_rows(const Plan& plan, const std::byte* input, std::byte* stage, int threads) {
+void stage_peers_rows(const Plan& plan, const Routing* /*none*/, const std::byte* input,
+                      std::byte* stage, int threads) {
   for (size_t r = 0; r < plan.counts.size(); ++r) {
     if (static_cast<int>(r) == plan.rank) continue;
     const size_t begin = plan.bytes_of(plan.begins[r]);
@@ -22,9 +27,9 @@ void stage_peers_rows(const Plan& plan, const std::byte* input, std::byte* stage
   }
 }
 
-void pull(Exchange& exchange, WindowSource& source, const Plan& plan, const std::byte* own_rows,
-          std::byte* output, int threads) {
-  if (plan.output_bytes() == 0) return;
+// Where the own rows are in each rank's window.
+std::array<const void*, kMaxRanks> sources_of(Exchange& exchange, WindowSource& source,
+                                              const Plan& plan, const std::byte* own_rows) {
   const size_t begin = plan.bytes_of(plan.own_begin());
   const int world = static_cast<int>(plan.counts.size());
   std::array<const void*, kMaxRanks> sources{};
@@ -32,25 +37,65 @@ void pull(Exchange& exchange, WindowSource& source, const Plan& plan, const std:
     const std::byte* rows = rank == plan.rank ? own_rows : exchange.rows_of(rank, source);
     sources[static_cast<size_t>(rank)] = rows + begin;
   }
+  return sources;
+}
+
+void pull(Exchange& exchange, WindowSource& source, const Plan& plan, const Routing* /*none*/,
+          const std::byte* own_rows, std::byte* output, int threads) {
+  if (plan.output_bytes() == 0) return;
+  const auto sources = sources_of(exchange, source, plan, own_rows);
   kernels::rank_reduce({.sources = sources.data(),
-                        .ranks = world,
+                        .ranks = static_cast<int>(plan.counts.size()),
                         .output = output,
                         .count = plan.own_count() * plan.hidden,
                         .type = plan.dtype},
                        threads);
 }
 
-}  // namespace
-
-const Operation kReduceScatter{Plan::Kind::kReduceScatter, stage_peers_rows, pull};
-
-bool Engine::reduce_scatter(const Plan& plan, Buffer& buffer, size_t offset, void* output,
-                            int threads) {
-  return from_pool(kReduceScatter, plan, buffer, offset, output, threads, counts_.pull);
+void stage_routed_rows(const Plan& plan, const Routing* routing, const std::byte* input,
+                       std::byte* stage, int threads) {
+  for (size_t r = 0; r < plan.counts.size(); ++r) {
+    if (static_cast<int>(r) == plan.rank) continue;
+    const size_t begin = plan.bytes_of(plan.begins[r]);
+    kernels::copy_routed(stage + begin, input + begin, routing->masks() + plan.begins[r], plan.rank,
+                         plan.counts[r], plan.row_bytes(), threads);
+  }
 }
 
-bool Engine::reduce_scatter_staged(const Plan& plan, const void* input, void* output, int threads) {
-  return from_memory(kReduceScatter, plan, input, output, threads, counts_.staged);
+void pull_routed(Exchange& exchange, WindowSource& source, const Plan& plan, const Routing* routing,
+                 const std::byte* own_rows, std::byte* output, int threads) {
+  if (plan.output_bytes() == 0) return;
+  const auto sources = sources_of(exchange, source, plan, own_rows);
+  kernels::routed_reduce({.sources = sources.data(),
+                          .masks = routing->masks() + plan.own_begin(),
+                          .ranks = static_cast<int>(plan.counts.size()),
+                          .output = output,
+                          .rows = plan.own_count(),
+                          .hidden = plan.hidden,
+                          .type = plan.dtype},
+                         threads);
+}
+
+}  // namespace
+
+const Operation kReduceScatter{Plan::Kind::kReduceScatter, false, stage_peers_rows, pull};
+const Operation kRoutedReduceScatter{Plan::Kind::kReduceScatter, true, stage_routed_rows,
+                                     pull_routed};
+
+bool Engine::reduce_scatter(const Plan& plan, Buffer& buffer, size_t offset, void* output,
+                            int threads, const Routing* routing) {
+  const bool routed = routing != nullptr;
+  return from_pool({routed ? kRoutedReduceScatter : kReduceScatter, plan, routing, output, threads,
+                    routed ? counts_.routed : counts_.pull},
+                   buffer, offset);
+}
+
+bool Engine::reduce_scatter_staged(const Plan& plan, const void* input, void* output, int threads,
+                                   const Routing* routing) {
+  const bool routed = routing != nullptr;
+  return from_memory({routed ? kRoutedReduceScatter : kReduceScatter, plan, routing, output,
+                      threads, routed ? counts_.routed_staged : counts_.staged},
+                     input);
 }
 
 }  // namespace symmoe

@@ -6,16 +6,31 @@
 #include "collectives/operation.h"
 
 namespace symmoe {
+namespace {
 
-void Engine::require_fit(const Operation& operation, const Plan& plan) const {
-  const auto refuse_plan = [&](const std::string& what) {
-    throw InvalidArgument(at(Plan::name_of(operation.kind)) + ": the plan is one of " + what +
-                          " (" + plan.text + ")");
+uint64_t hash_of(const Call& call) { return call.routing == nullptr ? 0 : call.routing->hash(); }
+
+}  // namespace
+
+void Engine::require_fit(const Call& call) const {
+  const Plan& plan = call.plan;
+  const auto refuse = [&](const std::string& what) {
+    throw InvalidArgument(at(Plan::name_of(call.operation.kind)) + ": " + what + " (" + plan.text +
+                          ")");
   };
-  if (plan.kind != operation.kind) refuse_plan(plan.operation());
+  if (plan.kind != call.operation.kind) {
+    refuse(std::string("the plan is one of ") + plan.operation());
+  }
   if (plan.rank != rank_ || plan.counts.size() != blocks_.size()) {
-    refuse_plan("rank " + std::to_string(plan.rank) + " in a world of " +
-                std::to_string(plan.counts.size()) + ", not of " + std::to_string(world()));
+    refuse("the plan is one of rank " + std::to_string(plan.rank) + " in a world of " +
+           std::to_string(plan.counts.size()) + ", not of " + std::to_string(world()));
+  }
+  if (plan.routed != call.operation.routed) {
+    refuse(plan.routed ? "the plan is one of routed calls, and there is no routing"
+                       : "there is a routing, and the plan is one of calls without");
+  }
+  if (call.routing != nullptr && call.routing->rows() != plan.rows) {
+    refuse("the routing has " + std::to_string(call.routing->rows()) + " rows");
   }
 }
 
@@ -31,7 +46,8 @@ void Engine::require_output_outside(const Plan& plan, const void* output) const 
   }
 }
 
-Posting Engine::posting_from(const Plan& plan, const Buffer& buffer, size_t offset) const {
+Posting Engine::posting_from(const Call& call, const Buffer& buffer, size_t offset) const {
+  const Plan& plan = call.plan;
   const auto refuse_call = [&](const std::string& what) {
     throw InvalidArgument(at(plan.operation()) + ": " + what + " (" + plan.text + ")");
   };
@@ -48,7 +64,7 @@ Posting Engine::posting_from(const Plan& plan, const Buffer& buffer, size_t offs
     refuse_call(std::to_string(bytes) + " bytes at offset " + std::to_string(offset) +
                 " exceed the buffer's " + std::to_string(buffer.window.bytes));
   }
-  return Posting{buffer.window.ordinal, offset, plan.signature, plan.text};
+  return Posting{buffer.window.ordinal, offset, plan.signature, plan.text, hash_of(call)};
 }
 
 std::shared_ptr<Buffer> Engine::stage_for(const Plan& plan, size_t bytes) {
@@ -64,66 +80,62 @@ std::shared_ptr<Buffer> Engine::stage_for(const Plan& plan, size_t bytes) {
   }
 }
 
-bool Engine::from_pool(const Operation& operation, const Plan& plan, Buffer& buffer, size_t offset,
-                       void* output, int threads, std::atomic<uint64_t>& count) {
+bool Engine::from_pool(const Call& call, Buffer& buffer, size_t offset) {
+  const Plan& plan = call.plan;
   require_usable(plan.operation());
-  require_fit(operation, plan);
+  require_fit(call);
   Exchange exchange(endpoint(plan.role, plan.lane, plan.operation()), plan.operation());
-  return from_taken(operation, exchange, plan, buffer, offset, output, threads, count);
+  return from_taken(call, exchange, buffer, offset);
 }
 
-bool Engine::from_taken(const Operation& operation, Exchange& exchange, const Plan& plan,
-                        Buffer& buffer, size_t offset, void* output, int threads,
-                        std::atomic<uint64_t>& count) {
-  const Posting posting = posting_from(plan, buffer, offset);
-  require_output_outside(plan, output);
+bool Engine::from_taken(const Call& call, Exchange& exchange, Buffer& buffer, size_t offset) {
+  const Posting posting = posting_from(call, buffer, offset);
+  require_output_outside(call.plan, call.output);
   return guarded([&] {
     exchange.open();
     buffer.armed.store(false, std::memory_order_relaxed);
     buffer.last_epoch = exchange.next_epoch();
     exchange.publish(posting);
-    return collect(operation, exchange, plan, buffer.window.base + offset, output, threads, count);
+    return collect(call, exchange, buffer.window.base + offset);
   });
 }
 
-bool Engine::from_memory(const Operation& operation, const Plan& plan, const void* input,
-                         void* output, int threads, std::atomic<uint64_t>& count) {
+bool Engine::from_memory(const Call& call, const void* input) {
+  const Plan& plan = call.plan;
   require_usable(plan.operation());
-  require_fit(operation, plan);
+  require_fit(call);
   Exchange exchange(endpoint(plan.role, plan.lane, plan.operation()), plan.operation());
   if (input == nullptr && plan.input_bytes() != 0) {
     throw InvalidArgument(at(plan.operation()) + ": input has no memory (" + plan.text + ")");
   }
-  require_output_outside(plan, output);
+  require_output_outside(plan, call.output);
   const auto* const rows = static_cast<const std::byte*>(input);
   return guarded([&] {
     exchange.open();
-    Posting posting{Posting::kNothing, 0, plan.signature, plan.text};
+    Posting posting{Posting::kNothing, 0, plan.signature, plan.text, hash_of(call)};
     const size_t bytes = plan.input_bytes();
     if (world() > 1 && bytes > 0) {
       const auto stage = stage_for(plan, bytes);
       posting.ordinal = stage == nullptr ? Posting::kNoWindow : stage->window.ordinal;
       if (stage != nullptr) {
         stage->last_epoch = exchange.next_epoch();
-        operation.stage(plan, rows, stage->window.base, threads);
+        call.operation.stage(plan, call.routing, rows, stage->window.base, call.threads);
       }
     }
     exchange.publish(posting);
-    return collect(operation, exchange, plan, rows, output, threads, count);
+    return collect(call, exchange, rows);
   });
 }
 
 // Behind exchange.publish.
-bool Engine::collect(const Operation& operation, Exchange& exchange, const Plan& plan,
-                     const std::byte* own_rows, void* output, int threads,
-                     std::atomic<uint64_t>& count) {
+bool Engine::collect(const Call& call, Exchange& exchange, const std::byte* own_rows) {
   const bool all_have_windows = exchange.meet();
   if (all_have_windows) {
-    operation.transfer(exchange, *source_, plan, own_rows, static_cast<std::byte*>(output),
-                       threads);
+    call.operation.transfer(exchange, *source_, call.plan, call.routing, own_rows,
+                            static_cast<std::byte*>(call.output), call.threads);
   }
   exchange.finish();
-  if (all_have_windows) count.fetch_add(1, std::memory_order_relaxed);
+  if (all_have_windows) call.count.fetch_add(1, std::memory_order_relaxed);
   return all_have_windows;
 }
 

@@ -42,6 +42,7 @@ void Channel::publish(const Posting& posting) {
   own.ordinal = posting.ordinal;
   own.offset = posting.offset;
   own.signature = posting.signature;
+  own.routing = posting.routing;
   const size_t length = posting.text.copy(own.text, FlagLine::kTextBytes - 1);
   own.text[length] = '\0';
   own.cpu.store(current_cpu(), std::memory_order_relaxed);

@@ -23,7 +23,8 @@ struct alignas(64) FlagLine {
   uint32_t ordinal;                     // window that holds this epoch's rows; see Posting
   uint64_t offset;                      // where in the window they begin, bytes
   uint64_t signature;                   // hash of `text`: ranks compare it in every call
-  char reserved[24];
+  uint64_t routing;                     // hash of the rows' masks, compared as well; 0 without
+  char reserved[16];
   char text[kTextBytes];  // the call in words, for the error message when signatures differ
 };
 
@@ -42,6 +43,7 @@ struct Posting {
   uint64_t offset = 0;
   uint64_t signature = 0;
   std::string_view text;  // cut to FlagLine::kTextBytes - 1 characters
+  uint64_t routing = 0;
 };
 
 }  // namespace symmoe

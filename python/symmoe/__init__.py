@@ -38,6 +38,7 @@ from .errors import (
     WindowMemoryError,
 )
 from .group import Group
+from .routing import Routing
 from .topk import topk_reduce
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "NcclError",
     "PeerLostError",
     "PoisonedError",
+    "Routing",
     "SymmoeError",
     "SystemCallError",
     "UnavailableError",

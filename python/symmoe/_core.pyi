@@ -48,6 +48,8 @@ def topk_reduce(
     weights_type: int,
     index_is_64bit: bool,
     threads: int,
+    routing: Routing | None = None,
+    rank: int = 0,
 ) -> None: ...
 def rank_reduce(
     sources: Sequence[int], output: int, count: int, dtype: int, threads: int
@@ -96,7 +98,37 @@ class Plan:
         counts: Sequence[int],
         rank: int,
         text: str,
+        routed: bool = False,
     ) -> None: ...
+
+@final
+class Routing:
+    """The masks of one call's rows: which ranks have one of a row's experts.
+
+    Refers to the memory of ids and expert_to_rank, which combine and topk_reduce read again.
+    ValueError if an expert is on a rank that does not exist.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        begins: Sequence[int],
+        counts: Sequence[int],
+        ids: int,
+        ids_are_64bit: bool,
+        slots: int,
+        expert_to_rank: int,
+        experts: int,
+    ) -> None: ...
+    @property
+    def hash(self) -> int:
+        """Ranks compare it in every call."""
+    def rows_written(self, rank: int) -> int:
+        """Rows for which a rank has an expert."""
+    def rows_read(self, begin: int, count: int) -> int:
+        """Partial rows, of all ranks, behind `count` rows from `begin` on."""
+    def copy_rows(self, rank: int, target: int, source: int, row_bytes: int, threads: int) -> None:
+        """Copies the rows for which the rank has an expert to the same place elsewhere."""
 
 @final
 class Buffer:
@@ -140,14 +172,46 @@ class Group:
     def overlaps(self, address: int, nbytes: int) -> bool:
         """Whether a range touches any window of this rank."""
     def reduce_scatter(
-        self, plan: Plan, buffer: Buffer, offset: int, output: int, threads: int
+        self,
+        plan: Plan,
+        buffer: Buffer,
+        offset: int,
+        output: int,
+        threads: int,
+        routing: Routing | None = None,
     ) -> bool:
         """Zero staging: the partial rows are in the window.
 
         False: some rank has no window, all ranks must take the fallback together now.
         """
-    def reduce_scatter_staged(self, plan: Plan, input: int, output: int, threads: int) -> bool:
+    def reduce_scatter_staged(
+        self, plan: Plan, input: int, output: int, threads: int, routing: Routing | None = None
+    ) -> bool:
         """Like reduce_scatter, for partial rows in other memory."""
+    def combine(
+        self,
+        plan: Plan,
+        routing: Routing,
+        input: int,
+        weights: int,
+        index: int,
+        output: int,
+        tokens: int,
+        slots: int,
+        hidden: int,
+        pairs: int,
+        scale: float | None,
+        input_type: int,
+        output_type: int,
+        weights_type: int,
+        index_is_64bit: bool,
+        threads: int,
+    ) -> bool | None:
+        """acquire, topk_reduce and reduce_scatter, with a routing. `output`: the own rows.
+
+        False: some rank has no window, all ranks must take the fallback together now. None: nothing
+        has happened, since there is no window here yet, or memory overlaps.
+        """
     def all_gather(
         self, plan: Plan, buffer: Buffer, offset: int, output: int, threads: int
     ) -> bool: ...
@@ -174,7 +238,7 @@ class Group:
         """Bytes: live, stage, retired, view, pinned, peer, peak; numbers: growths, buffers.
 
         view_bytes is the part of retired_bytes that live views hold. Calls by path: calls_pull,
-        calls_staged, calls_gather, calls_gather_staged.
+        calls_staged, calls_routed, calls_routed_staged, calls_gather, calls_gather_staged.
         """
     def close(self) -> None:
         """Idempotent, local. Memory under live views stays until they go."""

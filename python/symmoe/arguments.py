@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
 from . import _core, topk
@@ -18,7 +20,22 @@ from .plans import (
     check_stream,
     is_plain,
 )
+from .routing import Routing, check_routing, check_slots, weights_of
 from .views import Slot, ViewCache
+
+
+class Prepared(NamedTuple):
+    """The checked arguments of a call that moves rows.
+
+    Attributes:
+        layout: Its geometry.
+        in_place: Whether `out` is the own slice of the input.
+        masks: Of a routed call, which ranks have anything for which row.
+    """
+
+    layout: Layout
+    in_place: bool
+    masks: _core.Routing | None
 
 
 class Arguments:
@@ -66,23 +83,51 @@ class Arguments:
         padded_to: int | None,
         lane: int,
         stream: object | None,
+        routing: Routing | None = None,
         core_refuses: bool = True,
-    ) -> tuple[Layout, bool]:
-        """The call's layout, and whether it works in place; raises on any wrong argument."""
+    ) -> Prepared:
+        """The call's layout, and what else is known of it; raises on any wrong argument."""
         if stream is not None:
             check_stream(self._where[operation], stream)
         if not is_plain(tensor) or tensor.requires_grad:
             check_input(self._where[operation], "input", tensor)
         key = self._layouts.key(operation, sizes)
-        layout = self._layouts.of(operation, tensor.shape, tensor.dtype, key, padded_to, lane)
+        layout = self._layouts.of(
+            operation, tensor.shape, tensor.dtype, key, padded_to, lane, routing is not None
+        )
+        masks = None if routing is None else self._masks_of(layout, routing, operation)
         if out is None:
-            return layout, False
+            return Prepared(layout, False, masks)
         self._check_output(layout, out, core_refuses)
         address, target = tensor.data_ptr(), out.data_ptr()
         if target + layout.out_bytes <= address or address + layout.in_bytes <= target:
-            return layout, False
+            return Prepared(layout, False, masks)
         self._require_outside(layout, out)
-        return layout, check_overlap(self._where[operation], tensor, out, layout)
+        in_place = check_overlap(self._where[operation], tensor, out, layout)
+        return Prepared(layout, in_place, masks)
+
+    def _masks_of(self, layout: Layout, routing: Routing, operation: str) -> _core.Routing:
+        """Which ranks have anything for which row of a call.
+
+        Raises:
+            TypeError, ValueError: As check_routing; also for an expert on a rank that is none.
+        """
+        where = self._where[operation]
+        check_routing(where, routing, layout.rows)
+        ids, experts = routing.topk_ids, routing.expert_to_rank
+        try:
+            return _core.Routing(
+                layout.rows,
+                layout.begins,
+                layout.counts,
+                ids.data_ptr(),
+                ids.dtype is torch.int64,
+                ids.shape[1],
+                experts.data_ptr(),
+                experts.shape[0],
+            )
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
 
     def _check_output(self, layout: Layout, out: torch.Tensor, core_refuses: bool = True) -> None:
         """Raises unless `out` can take the call's result.
@@ -124,24 +169,35 @@ class Arguments:
         padded_to: int | None,
         lane: int,
         stream: object | None,
-    ) -> tuple[topk.Terms, Layout]:
+        routing: Routing | None = None,
+    ) -> tuple[topk.Terms, Layout, _core.Routing | None]:
         """What combine works on; raises on any wrong argument."""
         where = self._where["combine"]
         if stream is not None:
             check_stream(where, stream)
+        summed = isinstance(expert_out, torch.Tensor) and expert_out.dim() == 2 and index is None
+        if isinstance(routing, Routing):
+            topk_weights = weights_of(where, routing, topk_weights, summed)
         terms = topk.check_terms(where, expert_out, topk_weights, index, scale)
         shape = (terms.tokens, terms.hidden)
         key = self._layouts.key("combine", sizes)
-        layout = self._layouts.of(REDUCE_SCATTER, shape, terms.dtype, key, padded_to, lane)
+        layout = self._layouts.of(
+            REDUCE_SCATTER, shape, terms.dtype, key, padded_to, lane, routing is not None
+        )
+        masks = None
+        if routing is not None:
+            masks = self._masks_of(layout, routing, "combine")
+            check_slots(where, routing, terms.slots, summed)
         if self._checks and index is not None and index.numel():
             # Otherwise only the kernel looks, when the others have begun the collective.
-            low, high = index.aminmax()
+            looked_at = index if routing is None else index[routing.on_rank(self.rank)]
+            low, high = looked_at.aminmax() if looked_at.numel() else (0, -1)
             if low < -1 or high >= terms.pairs:
                 raise ValueError(f"{where}: index has {low}..{high}, allowed -1..{terms.pairs - 1}")
         if out is not None:
             self._check_output(layout, out, core_refuses=False)  # it would when the sum is written
             topk.check_apart(where, terms, out.data_ptr(), layout.out_bytes)
-        return terms, layout
+        return terms, layout, masks
 
     def _window_of(self, layout: Layout, tensor: torch.Tensor) -> tuple[_core.Buffer, int] | None:
         """The window that a call's input lies in, and where in it; None if it is in none."""

@@ -21,10 +21,11 @@ from . import _core, fallback, messages
 from .arguments import Arguments
 from .config import Config
 from .cores import Claim
-from .decision import PROCESS_GROUP, STAGED, Shortage, choose
+from .decision import PROCESS_GROUP, Shortage, choose
 from .errors import ClosedError, MismatchError, PoisonedError, SymmoeError
-from .plans import ALL_GATHER, REDUCE_SCATTER, Layout, Sizes
-from .topk import Terms
+from .plans import ALL_GATHER, REDUCE_SCATTER, WINDOW_TYPES, Layout, Sizes
+from .routing import Routing
+from .topk import Terms, core_arguments
 
 # A call's output; None: not a known call, nothing was done; False: some rank has no window.
 Known: TypeAlias = "torch.Tensor | bool | None"
@@ -155,27 +156,47 @@ class Calls(Arguments):
         deterministic: bool,
         stream: object | None,
         known: Known,
+        routing: Routing | None = None,
     ) -> torch.Tensor:
         """A collective the long way; `known` is what the short way gave, if not its output."""
         if self._core is None or self._closed:
             self._require_usable(operation)
         try:
-            layout, in_place = self._prepare(operation, tensor, out, sizes, padded_to, lane, stream)
+            layout, in_place, masks = self._prepare(
+                operation, tensor, out, sizes, padded_to, lane, stream, routing
+            )
         except (TypeError, ValueError) as error:
             if self._checks:
                 self._report(lane, error)
             raise
         if self._checks:
-            self._compare(layout.lane, text_of(layout, deterministic))
+            self._compare(layout.lane, text_of(layout, deterministic, masks))
         try:
-            out = self._collect(layout, tensor, out, in_place, deterministic, known)
+            out = self._collect(layout, tensor, out, in_place, deterministic, known, masks)
         except ValueError as error:
             if self._checks:
                 self._report_late(layout, error)
             raise
-        if self._known and not self._checks and layout.plan and layout.in_bytes and not in_place:
+        rememberable = layout.plan and layout.in_bytes and not in_place and masks is None
+        if self._known and not self._checks and layout.plan and rememberable:
             self._known.remember(layout.plan, tensor, sizes, padded_to, _maker_of(layout))
         return out
+
+    def _combine_at_once(
+        self,
+        layout: Layout,
+        masks: _core.Routing,
+        terms: Terms,
+        out: torch.Tensor | None,
+    ) -> Known:
+        """A routed combine as one call of the core, if there is a window for it already."""
+        if self._core is None or layout.plan is None or not layout.in_bytes or self._shortages:
+            return None
+        if out is None:
+            out = _maker_of(layout)()
+        arguments = core_arguments(terms, out.data_ptr(), WINDOW_TYPES[layout.dtype])
+        done = self._core.combine(layout.plan, masks, *arguments, self._thread_count())
+        return out if done else done
 
     def _remember_combine(
         self,
@@ -207,6 +228,7 @@ class Calls(Arguments):
         in_place: bool,
         deterministic: bool,
         known: Known,
+        masks: _core.Routing | None = None,
     ) -> torch.Tensor:
         """Runs a checked call on the path that fits `tensor`; returns out."""
         if out is None:
@@ -215,18 +237,22 @@ class Calls(Arguments):
         found = self._window_of(layout, tensor)
         path = choose(layout, self._obstacle, found is not None)
         if path == PROCESS_GROUP or core is None or plan is None or known is False:
-            self._fall_back(layout, tensor, out, in_place, deterministic)
+            self._fall_back(layout, tensor, out, in_place, deterministic, masks)
             return out
         target, threads = out.data_ptr(), self._thread_count()
         reducing = layout.operation == REDUCE_SCATTER
-        if path == STAGED or found is None:
-            staged = core.reduce_scatter_staged if reducing else core.all_gather_staged
-            done = staged(plan, tensor.data_ptr(), target, threads)
+        if found is None:
+            source = tensor.data_ptr()
+            if reducing:
+                done = core.reduce_scatter_staged(plan, source, target, threads, masks)
+            else:
+                done = core.all_gather_staged(plan, source, target, threads)
+        elif reducing:
+            done = core.reduce_scatter(plan, *found, target, threads, masks)
         else:
-            pull = core.reduce_scatter if reducing else core.all_gather
-            done = pull(plan, found[0], found[1], target, threads)
+            done = core.all_gather(plan, *found, target, threads)
         if not done:
-            self._fall_back(layout, tensor, out, in_place, deterministic)
+            self._fall_back(layout, tensor, out, in_place, deterministic, masks)
         elif self._shortages:
             self._note_success(layout)
         return out
@@ -244,8 +270,9 @@ class Calls(Arguments):
         out: torch.Tensor,
         in_place: bool,
         deterministic: bool,
+        masks: _core.Routing | None,
     ) -> None:
-        """The process group's collective.
+        """The process group's collective; of a routed call, with zeros where there is nothing.
 
         Raises:
             MismatchError: Ranks made different calls; on all of them.
@@ -253,7 +280,7 @@ class Calls(Arguments):
         """
         self._fallbacks += 1
         core, process_group = self._core, self._process_group
-        text = text_of(layout, deterministic)
+        text = text_of(layout, deterministic, masks)
         if core is not None:
             if layout.plan is not None:
                 own = core.refusal()
@@ -266,6 +293,8 @@ class Calls(Arguments):
         rows = layout.out_shape[0]
         target = out if out.shape[0] == rows else out[:rows]
         source = tensor if tensor.shape[0] == layout.in_rows else tensor[: layout.in_rows]
+        if masks is not None:
+            source, in_place = fallback.dense_of(layout, masks, source, self._thread_count()), False
         with self._poisoning(layout.operation, layout.text), torch.inference_mode():
             if core is None and process_group is not None and not self._checks:
                 tag = messages.agreement_tag(layout.role, layout.lane)
@@ -297,9 +326,10 @@ class Calls(Arguments):
             raise SymmoeError(f"{reason} ({text})" if text else reason) from error
 
 
-def text_of(layout: Layout, deterministic: bool) -> str:
+def text_of(layout: Layout, deterministic: bool, masks: _core.Routing | None = None) -> str:
     """What ranks compare of a call that may go through the process group."""
-    return f"{layout.text} deterministic" if deterministic else layout.text
+    text = f"{layout.text} deterministic" if deterministic else layout.text
+    return text if masks is None else f"{text} (routing {masks.hash:016x})"
 
 
 def _maker_of(layout: Layout) -> Callable[[], torch.Tensor]:

@@ -85,6 +85,24 @@ def reduce_scatter(
         out.add_(part)
 
 
+def dense_of(
+    layout: Layout, masks: _core.Routing, tensor: torch.Tensor, threads: int
+) -> torch.Tensor:
+    """A routed call's input with zeros in the rows for which this rank has nothing.
+
+    Args:
+        layout: The call's geometry.
+        masks: Its rows' masks.
+        tensor: [rows, hidden], contiguous; the other rows may hold anything.
+        threads: Threads to copy with.
+    """
+    dense = torch.zeros_like(tensor)
+    if dense.numel():
+        row_bytes = layout.hidden * layout.dtype.itemsize
+        masks.copy_rows(layout.rank, dense.data_ptr(), tensor.data_ptr(), row_bytes, threads)
+    return dense
+
+
 def _exchange_parts(
     process_group: dist.ProcessGroup, layout: Layout, tensor: torch.Tensor
 ) -> list[torch.Tensor]:

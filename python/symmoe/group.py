@@ -14,6 +14,7 @@ from . import topk
 from .calls import text_of
 from .decision import Decision, decide
 from .plans import ALL_GATHER, REDUCE_SCATTER, WINDOW_TYPES, Layout, Sizes
+from .routing import Routing
 from .windows import Windows
 
 
@@ -40,6 +41,7 @@ class Group(Windows):
         *,
         sizes: Sizes = None,
         padded_to: int | None = None,
+        routing: Routing | None = None,
         lane: int = 0,
         deterministic: bool = False,
         stream: object | None = None,
@@ -60,6 +62,9 @@ class Group(Windows):
                 by rank: that many each, one after the other, or with `padded_to` from row
                 r * padded_to on. Zeros are legal.
             padded_to: See sizes.
+            routing: Which ranks have anything for which row. Then a rank must have written only
+                the rows for which it has an expert, and a row comes from the ranks that have:
+                in rank order, +0 if there is none. Equal on all ranks.
             lane: Which microbatch.
             deterministic: Keep the rank order on the process group's path as well.
             stream: None; for GPU builds.
@@ -71,18 +76,27 @@ class Group(Windows):
             TypeError: A dtype that cannot be reduced, or something that is no integer.
             ValueError: Anything else about the arguments, with the values; also a window of another
                 role or lane, or one that was not acquired again since its last reduce.
-            MismatchError: Ranks made different calls; on all of them.
+            MismatchError: Ranks made different calls, or have different routing; on all of them.
             SymmoeError: A peer was lost, the deadline passed, the group is closed or poisoned.
         """
         known = None
-        if not self._shortages:
+        if not self._shortages and routing is None:
             known = self._known_reduce_scatter(
                 input, out, sizes, padded_to, lane, stream, get_num_threads(), self._cores
             )
             if isinstance(known, Tensor):
                 return known
         return self._call(
-            REDUCE_SCATTER, input, out, sizes, padded_to, lane, deterministic, stream, known
+            REDUCE_SCATTER,
+            input,
+            out,
+            sizes,
+            padded_to,
+            lane,
+            deterministic,
+            stream,
+            known,
+            routing,
         )
 
     def all_gather(
@@ -128,6 +142,7 @@ class Group(Windows):
         expert_out: torch.Tensor,
         topk_weights: torch.Tensor | None = None,
         *,
+        routing: Routing | None = None,
         out: torch.Tensor | None = None,
         index: torch.Tensor | None = None,
         scale: float | None = None,
@@ -142,7 +157,12 @@ class Group(Windows):
         Args:
             expert_out: [M, K, H] or, with `index`, [pairs, H]; [M, H] counts as K = 1. M is the
                 rows of all ranks. bfloat16, float16 or float32.
-            topk_weights: [M, K], float32 or expert_out's dtype. None: a plain sum.
+            topk_weights: [M, K], float32 or expert_out's dtype. None: those of the routing, or a
+                plain sum.
+            routing: Which expert each slot has, and where experts are; equal on all ranks. Slots
+                whose expert is elsewhere are not read, rows without one here not written. With
+                [M, H] the rows are sums already, which only those need be that have an expert
+                here, and no weights are applied. See `reduce_scatter`.
             out: At least [own rows, H]; see `reduce_scatter`.
             index: [M, K], int32 or int64: row of expert_out, -1: not on this rank.
             scale: Factor of the sum.
@@ -160,7 +180,7 @@ class Group(Windows):
                 `reduce_scatter`.
         """
         known = None
-        if not self._shortages:
+        if not self._shortages and routing is None:
             known = self._known_combine(
                 expert_out,
                 topk_weights,
@@ -178,9 +198,13 @@ class Group(Windows):
                 return known
         self._require_usable("combine")
         try:
-            terms, layout = self._prepare_combine(
-                expert_out, topk_weights, out, index, scale, sizes, padded_to, lane, stream
+            terms, layout, masks = self._prepare_combine(
+                expert_out, topk_weights, out, index, scale, sizes, padded_to, lane, stream, routing
             )
+            if masks is not None and not self._checks:
+                known = self._combine_at_once(layout, masks, terms, out)
+                if isinstance(known, Tensor):
+                    return known
             shape = (terms.tokens, terms.hidden)
             window = self.acquire("combine", shape, terms.dtype, lane=layout.lane)
             if window is None or not layout.in_bytes:
@@ -192,11 +216,14 @@ class Group(Windows):
                 self._report(lane, error)
             raise
         if self._checks:
-            self._compare(layout.lane, text_of(layout, deterministic))
+            self._compare(layout.lane, text_of(layout, deterministic, masks))
         # The short way may have made the sum already, but in the window that was there then.
-        topk.run(terms, address, WINDOW_TYPES[terms.dtype], self._thread_count())
-        out = self._collect(layout, window, out, False, deterministic, known)
-        self._remember_combine(layout, terms, (expert_out, topk_weights, index), sizes, padded_to)
+        code, threads = WINDOW_TYPES[terms.dtype], self._thread_count()
+        topk.run(terms, address, code, threads, masks, self.rank)
+        out = self._collect(layout, window, out, False, deterministic, known, masks)
+        if masks is None:
+            tensors = (expert_out, topk_weights, index)
+            self._remember_combine(layout, terms, tensors, sizes, padded_to)
         return out
 
     def explain(self, operation: str, *args: Any, **kwargs: Any) -> Decision:
@@ -222,14 +249,15 @@ class Group(Windows):
         del given["self"]
         given.pop("deterministic", None)
         if operation == "combine":
-            terms, layout = self._prepare_combine(**given)
+            terms, layout, masks = self._prepare_combine(**given)
             self._require_terms_outside(layout, terms)
             in_window = layout.in_bytes > 0 and not self._refusal(layout, layout.in_bytes)
         else:
             given["tensor"] = given.pop("input")
-            layout, _ = self._prepare(operation, **given, core_refuses=False)
+            layout, _, masks = self._prepare(operation, **given, core_refuses=False)
             in_window = self._in_window(layout, given["tensor"])
-        return decide(layout, self._obstacle, in_window, self._limit(layout, in_window))
+        limit = self._limit(layout, in_window)
+        return decide(layout, self._obstacle, in_window, limit, masks)
 
     def _refusal(self, layout: Layout, nbytes: int) -> str:
         """Why this rank would get no window of `nbytes` for a call, as far as is known."""

@@ -51,6 +51,7 @@ class Layouts:
         sizes: int | tuple[int, ...] | None,
         padded_to: int | None,
         lane: int,
+        routed: bool = False,
     ) -> Layout:
         """The layout of a call; `sizes` is what `key` gave.
 
@@ -61,12 +62,20 @@ class Layouts:
             lane = check_lane(self._where[operation], lane)
         if padded_to is not None and type(padded_to) is not int:
             padded_to = as_int(f"{self._where[operation]}: padded_to", padded_to)
-        key = (operation, shape, dtype, lane, sizes, padded_to)
+        key = (operation, shape, dtype, lane, sizes, padded_to, routed)
         layout = self._by_call.get(key)
         if layout is None:
             lane = check_lane(self._where[operation], lane)
             layout = make_layout(
-                operation, dtype, tuple(shape), sizes, padded_to, lane, self._rank, self._world
+                operation,
+                dtype,
+                tuple(shape),
+                sizes,
+                padded_to,
+                lane,
+                self._rank,
+                self._world,
+                routed,
             )
             if self._for_device and layout.plan is not None:
                 layout.device_plan = _core.DevicePlan(layout.plan)

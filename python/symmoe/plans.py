@@ -43,6 +43,7 @@ class Layout:
         role: The core's number of the role whose windows the call uses.
         lane: Lane of the call.
         rank: This rank.
+        routed: Whether each call brings a routing.
         rows: Rows of all ranks together, padding included.
         hidden: Elements per row.
         begins: First row of each rank.
@@ -73,6 +74,7 @@ class Layout:
         "plan",
         "rank",
         "role",
+        "routed",
         "rows",
         "text",
     )
@@ -87,6 +89,7 @@ class Layout:
         rows: int,
         lane: int,
         rank: int,
+        routed: bool = False,
     ) -> None:
         self.operation = operation
         self.dtype = dtype
@@ -96,8 +99,11 @@ class Layout:
         self.rows = rows
         self.lane = lane
         self.rank = rank
+        self.routed = routed
         self.even = len(set(counts)) == 1 and rows == counts[0] * len(counts)
         self.text = f"{operation} {name_of(dtype)} hidden={hidden} {self._sizes_text()}"
+        if routed:
+            self.text += " routed"
         own = counts[rank]
         reducing = operation == REDUCE_SCATTER
         self.role = _core.COMBINE if reducing else _core.DISPATCH
@@ -121,6 +127,7 @@ class Layout:
                 counts,
                 rank,
                 self.text,
+                routed,
             )
 
     def _sizes_text(self) -> str:
@@ -198,6 +205,7 @@ def make_layout(
     lane: int,
     rank: int,
     world: int,
+    routed: bool = False,
 ) -> Layout:
     """The layout of a call whose input has `shape` [rows, hidden].
 
@@ -210,6 +218,7 @@ def make_layout(
         lane: Lane, checked already.
         rank: This rank.
         world: Number of ranks.
+        routed: Whether each call brings a routing.
 
     Raises:
         TypeError: A dtype that cannot be reduced, or something that is not an integer.
@@ -243,7 +252,7 @@ def make_layout(
         raise ValueError(
             f"{where}: input has {given} rows, but sizes[{rank}] = {own} (sizes = {counts})"
         )
-    return Layout(operation, dtype, hidden, begins, counts, rows, lane, rank)
+    return Layout(operation, dtype, hidden, begins, counts, rows, lane, rank, routed)
 
 
 def _explicit(

@@ -179,15 +179,24 @@ def core_arguments(terms: Terms, output: int, output_type: int) -> CoreArguments
     )
 
 
-def run(terms: Terms, output: int, output_type: int, threads: int) -> None:
+def run(
+    terms: Terms,
+    output: int,
+    output_type: int,
+    threads: int,
+    routing: _core.Routing | None = None,
+    rank: int = 0,
+) -> None:
     """Computes the sum into the memory at `output`, [tokens, hidden].
+
+    With a routing only the rows and slots of this rank's experts are written and read.
 
     Raises:
         ValueError: A value in the index is out of range; nothing was written.
     """
     if terms.tokens == 0:
         return
-    _core.topk_reduce(*core_arguments(terms, output, output_type), threads)
+    _core.topk_reduce(*core_arguments(terms, output, output_type), threads, routing, rank)
 
 
 def topk_reduce(

@@ -25,6 +25,8 @@ _CORE_STATS = (
     "buffers",
     "calls_pull",
     "calls_staged",
+    "calls_routed",
+    "calls_routed_staged",
     "calls_gather",
     "calls_gather_staged",
 )
@@ -193,8 +195,9 @@ class Windows(Calls):
             live views hold; pinned_bytes: held for graphs; peer_bytes: peers' windows mapped here;
             peak_bytes: largest live + retired so far; growths: windows that replaced a smaller one;
             buffers: windows; calls_pull, calls_staged: reduces without and with staging;
-            calls_gather, calls_gather_staged: the same for all_gather; calls_process_group: calls
-            served by torch.distributed.
+            calls_routed, calls_routed_staged: the same of reduces with a routing; calls_gather,
+            calls_gather_staged: the same for all_gather; calls_process_group: calls served by
+            torch.distributed.
         """
         self._require_usable("stats")
         core = self._core.stats() if self._core is not None else dict.fromkeys(_CORE_STATS, 0)

@@ -35,6 +35,10 @@ struct TopkReduceArgs {
   DType weights_type = DType::kFloat32;  // fp32 or the input's
   bool index_is_64bit = false;
   bool output_is_shared = false;  // other processors read it; a matter of speed only
+  // [tokens], or nullptr. Only tokens whose mask has `bit` are written, the others' rows left
+  // alone.
+  const uint64_t* masks = nullptr;
+  uint64_t bit = 0;
 };
 void topk_reduce(const TopkReduceArgs& args, int threads);
 

@@ -94,17 +94,34 @@ struct Job {
   int64_t terms_per_part;
 };
 
-// Appends the present slots of a token, in order; returns how many.
-int64_t gather_terms(const TopkReduceArgs& args, int64_t token, Term* terms) {
+bool is_written(const TopkReduceArgs& args, int64_t token) {
+  return args.masks == nullptr || (args.masks[token] & args.bit) != 0;
+}
+
+// Appends the present slots of a token, at most `most`, in order; returns how many.
+int64_t gather_terms(const TopkReduceArgs& args, int64_t token, Term* terms, int64_t most) {
   const int64_t row_bytes = args.hidden * static_cast<int64_t>(size_of(args.input_type));
   int64_t count = 0;
-  for (int64_t position = token * args.slots; position < (token + 1) * args.slots; ++position) {
+  for (int64_t position = token * args.slots; position < (token + 1) * args.slots && count < most;
+       ++position) {
     const int64_t row = args.index != nullptr ? index_at(args, position) : position;
     if (row < 0) continue;
     terms[count++] = {static_cast<const char*>(args.input) + row * row_bytes,
                       args.weights != nullptr ? weight_at(args, position) : 1.0f};
   }
   return count;
+}
+
+// The terms that the kernel may prefetch: those of the next tokens, if a batch has ended because
+// the one behind it is not written.
+void gather_ahead(const TopkReduceArgs& args, int64_t token, int64_t end, Term* ahead) {
+  int64_t count = 0;
+  for (; args.masks != nullptr && token < end && count < kTermsAhead; ++token) {
+    if (is_written(args, token)) {
+      count += gather_terms(args, token, ahead + count, kTermsAhead - count);
+    }
+  }
+  for (; count < kTermsAhead; ++count) ahead[count] = {args.input, 0.0f};
 }
 
 // Where rows go on their way to a window: whole lines copied from here by the C library reach it
@@ -160,13 +177,17 @@ void run_part(void* context, int part) {
   for (int64_t token = job.begin + tokens_in_all * part / job.parts; token < end;) {
     int64_t counts[kBatchTokens];
     int64_t tokens = 0;
+    if (!is_written(args, token)) {
+      ++token;
+      continue;
+    }
     Term* last = terms;
-    while (tokens < kBatchTokens && token + tokens < end &&
+    while (tokens < kBatchTokens && token + tokens < end && is_written(args, token + tokens) &&
            last - terms + args.slots + kTermsAhead <= job.terms_per_part) {
-      counts[tokens] = gather_terms(args, token + tokens, last);
+      counts[tokens] = gather_terms(args, token + tokens, last, args.slots);
       last += counts[tokens++];
     }
-    for (int i = 0; i < kTermsAhead; ++i) last[i] = {args.input, 0.0f};
+    gather_ahead(args, token + tokens, end, last);
     (job.through_scratch ? sum_through_scratch : sum_tokens)(job, terms, counts, tokens,
                                                              output + token * row_bytes);
     token += tokens;
