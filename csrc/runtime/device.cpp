@@ -101,6 +101,15 @@ void Device::copy_to_window(const kernels::CopyLaunch& launch, StreamHandle stre
   require(table_->copy_to_window(&launch, stream), "copy_to_window kernel");
 }
 
+std::string Device::shared_refusal(const std::string& peer_bus_id) const {
+  const CurrentDevice current(*this);
+  char reason[256] = {};
+  require(table_->shared_refusal(peer_bus_id.empty() ? nullptr : peer_bus_id.c_str(), reason,
+                                 sizeof(reason)),
+          "question whether memory can be shared");
+  return reason;
+}
+
 void Device::synchronize(StreamHandle stream) const {
   const CurrentDevice current(*this);
   require(table_->stream_synchronize(stream), "wait for a stream");

@@ -42,6 +42,10 @@ class Device {
   void rank_reduce(const kernels::RankReduceLaunch& launch, StreamHandle stream) const;
   void copy_to_window(const kernels::CopyLaunch& launch, StreamHandle stream) const;
 
+  // Why this device cannot share memory with the devices of other processes or, if that is not
+  // empty, not with the one at `peer_bus_id` of this host; empty if it can.
+  std::string shared_refusal(const std::string& peer_bus_id = "") const;
+
   // Blocks until all work queued so far is done.
   void synchronize(StreamHandle stream) const;
   // Whether all work queued so far is done.

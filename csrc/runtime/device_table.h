@@ -10,7 +10,7 @@
 // a vendor's header, so one build of the core serves all of them, and none.
 namespace symmoe {
 
-constexpr uint32_t kDeviceAbi = 1;
+constexpr uint32_t kDeviceAbi = 2;
 
 using StreamHandle = void*;  // cudaStream_t, hipStream_t; null: the default stream
 using EventHandle = void*;
@@ -30,6 +30,7 @@ struct DeviceProperties {
   int major;  // compute capability; 0 where there is none
   int minor;
   size_t total_bytes;
+  char bus_id[32];  // where it sits in this host: two processes see it by the same text
 };
 
 struct CaptureState {
@@ -58,6 +59,19 @@ struct DeviceTable {
   // Memory of the host that kernels can read and write.
   int (*allocate_pinned)(void** memory, size_t bytes);
   int (*release_pinned)(void* memory);
+
+  // Memory of the device with a file descriptor, by which other processes' devices map it. Where
+  // the current device cannot do that, or (unless `peer` is null) cannot reach the device of this
+  // host whose bus_id that is, `reason` becomes the text why, else an empty one.
+  int (*shared_refusal)(const char* peer, char* reason, size_t capacity);
+  // Fresh memory, not cleared. The descriptor is the caller's to close, which leaves the memory.
+  int (*allocate_shared)(void** memory, size_t bytes, int* descriptor);
+  // What a process allocated with the same `bytes`, for reading and writing. Whoever maps it keeps
+  // it alive. The descriptor stays the caller's.
+  int (*map_shared)(void** memory, int descriptor, size_t bytes);
+  // Gives back what either of the two gave, with the same `bytes`.
+  int (*release_shared)(void* memory, size_t bytes);
+
   int (*copy)(void* destination, const void* source, size_t bytes, StreamHandle stream);
   int (*fill)(void* memory, int byte, size_t bytes, StreamHandle stream);
 

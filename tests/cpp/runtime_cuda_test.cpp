@@ -2,6 +2,8 @@
 // none crashes. On a machine with a GPU the same calls are used in earnest by tests/gpu.
 
 #include <dlfcn.h>
+#include <link.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
@@ -11,6 +13,7 @@
 #include "check.h"
 #include "runtime/device.h"
 #include "runtime/device_memory.h"
+#include "runtime/shared_device_memory.h"
 #include "runtime/stream.h"
 
 using namespace symmoe;
@@ -46,6 +49,26 @@ TEST(it_loads_and_shows_its_table_only) {
   CHECK(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD) == nullptr || has_device());
 }
 
+// The driver's functions come from the runtime, at run time.
+TEST(the_driver_is_not_linked) {
+  void* library = dlopen(SYMMOE_CUDA_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+  CHECK(library != nullptr);
+  link_map* map = nullptr;
+  CHECK_EQ(dlinfo(library, RTLD_DI_LINKMAP, static_cast<void*>(&map)), 0);
+  const char* names = nullptr;
+  for (const ElfW(Dyn)* entry = map->l_ld; entry->d_tag != DT_NULL; ++entry) {
+    if (entry->d_tag == DT_STRTAB) names = reinterpret_cast<const char*>(entry->d_un.d_ptr);
+  }
+  CHECK(names != nullptr);
+  int needed = 0;
+  for (const ElfW(Dyn)* entry = map->l_ld; entry->d_tag != DT_NULL; ++entry) {
+    if (entry->d_tag != DT_NEEDED) continue;
+    ++needed;
+    CHECK_MSG(std::strstr(names + entry->d_un.d_val, "cuda") == nullptr, names + entry->d_un.d_val);
+  }
+  CHECK(needed > 0);
+}
+
 TEST(opening_works_or_says_what_is_missing) {
   if (has_device()) {
     CHECK(Device::open(SYMMOE_CUDA_LIBRARY, 0)->properties().multiprocessors > 0);
@@ -74,6 +97,8 @@ TEST(without_a_device_every_call_gives_an_error) {
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   int device = 0;
+  int descriptor = 0;
+  char reason[64] = {};
   char data[64] = {};
   const kernels::TopkReduceLaunch topk{
       .input = data, .output = data, .tokens = 1, .slots = 1, .hidden = 1};
@@ -87,6 +112,10 @@ TEST(without_a_device_every_call_gives_an_error) {
       table.memory(&free_bytes, &total_bytes),
       table.allocate(&memory, 64),
       table.allocate_pinned(&memory, 64),
+      table.shared_refusal(nullptr, reason, sizeof(reason)),
+      table.allocate_shared(&memory, 64, &descriptor),
+      table.map_shared(&memory, 0, 64),
+      table.release_shared(data, 64),
       table.copy(data, data + 32, 32, nullptr),
       table.fill(data, 0, 64, nullptr),
       table.stream_create(&stream),
@@ -132,6 +161,27 @@ TEST(memory_streams_and_events_work_where_there_is_a_device) {
   CHECK(event.done());
   CHECK(device->idle(stream.handle()));
   CHECK(!device->capture_state(stream.handle()).active);
+  CHECK_EQ(static_cast<const unsigned char*>(pinned.get())[99], 7);
+}
+
+TEST(memory_with_a_descriptor_works_where_there_is_a_device) {
+  if (!has_device()) {
+    std::printf("there is no device: not tested\n");
+    return;
+  }
+  const auto device = Device::open(SYMMOE_CUDA_LIBRARY, 0);
+  CHECK_EQ(device->shared_refusal(device->properties().bus_id), "");
+  int descriptor = -1;
+  const SharedDeviceMemory own = SharedDeviceMemory::create(device, 100, &descriptor);
+  const SharedDeviceMemory mapped = SharedDeviceMemory::attach(device, descriptor, 100);
+  close(descriptor);
+  CHECK(own.get() != mapped.get());
+  const Stream stream(device);
+  const PinnedMemory pinned(device, 100);
+  device->fill(own.get(), 7, 100, stream.handle());
+  stream.synchronize();
+  device->copy(pinned.get(), mapped.get(), 100, stream.handle());
+  stream.synchronize();
   CHECK_EQ(static_cast<const unsigned char*>(pinned.get())[99], 7);
 }
 

@@ -100,5 +100,6 @@ endforeach()
 # The runtime is part of it, so the library needs none on the machine and can be loaded without a
 # driver; its calls then say so.
 symmoe_add_gpu_backend(symmoe_cuda ${objects})
+target_sources(symmoe_cuda PRIVATE cuda_physical_memory.cpp)
 target_include_directories(symmoe_cuda SYSTEM PRIVATE ${SYMMOE_CUDA_INCLUDE})
 target_link_libraries(symmoe_cuda PRIVATE ${SYMMOE_CUDART} rt)

@@ -40,6 +40,7 @@ foreach(source ${symmoe_gpu_kernels})
 endforeach()
 
 symmoe_add_gpu_backend(symmoe_hip ${hip_objects})
+target_sources(symmoe_hip PRIVATE hip_physical_memory.cpp)
 target_compile_definitions(symmoe_hip PRIVATE SYMMOE_HIP __HIP_PLATFORM_AMD__)
 target_include_directories(symmoe_hip SYSTEM PRIVATE ${SYMMOE_HIP_INCLUDE})
 target_link_libraries(symmoe_hip PRIVATE ${SYMMOE_AMDHIP})

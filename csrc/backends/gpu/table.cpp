@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "backends/gpu/gpu_api.h"
+#include "backends/gpu/shared_memory.h"
 #include "backends/gpu/status.h"
 #include "kernels/device/launch.h"
 
@@ -41,7 +42,8 @@ int properties(int device, DeviceProperties* properties) {
   properties->major = all.major;
   properties->minor = all.minor;
   properties->total_bytes = all.totalGlobalMem;
-  return kDeviceOk;
+  return status_of(
+      SYMMOE_GPU(DeviceGetPCIBusId)(properties->bus_id, sizeof(properties->bus_id), device));
 }
 
 int memory(size_t* free_bytes, size_t* total_bytes) {
@@ -181,6 +183,10 @@ constexpr DeviceTable kTable = {
     .release = release,
     .allocate_pinned = allocate_pinned_memory,
     .release_pinned = release_pinned_memory,
+    .shared_refusal = shared_refusal,
+    .allocate_shared = allocate_shared,
+    .map_shared = map_shared,
+    .release_shared = release_shared,
     .copy = copy,
     .fill = fill,
     .stream_create = stream_create,

@@ -56,6 +56,20 @@ Refusal out_of_memory(size_t bytes, const std::string& reason) {
           "out of memory: " + std::to_string(bytes) + " bytes wanted, " + reason};
 }
 
+// Mapped over, not protected: that gives the pages back.
+void quarantine_locked(Memory& all, const Mapping& mapping) {
+  if (mmap(mapping.base, mapping.mapped_bytes, PROT_NONE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
+    munmap(mapping.base, mapping.mapped_bytes);
+    return;
+  }
+  all.quarantine.push_back(mapping);
+  if (all.quarantine.size() > kQuarantine) {
+    munmap(all.quarantine.front().base, all.quarantine.front().mapped_bytes);
+    all.quarantine.pop_front();
+  }
+}
+
 }  // namespace
 
 // Counts the bytes before the memory is there, so that the lock is not held meanwhile.
@@ -112,17 +126,13 @@ void release(MemoryKind kind, void* address) {
   const Mapping mapping = found->second.mapping;
   all.live_bytes -= found->second.bytes;
   all.allocations.erase(found);
-  // Mapped over, not protected: that gives the pages back.
-  if (mmap(mapping.base, mapping.mapped_bytes, PROT_NONE,
-           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
-    munmap(mapping.base, mapping.mapped_bytes);
-    return;
-  }
-  all.quarantine.push_back(mapping);
-  if (all.quarantine.size() > kQuarantine) {
-    munmap(all.quarantine.front().base, all.quarantine.front().mapped_bytes);
-    all.quarantine.pop_front();
-  }
+  quarantine_locked(all, mapping);
+}
+
+void quarantine(void* base, size_t bytes) {
+  Memory& all = memory();
+  const std::lock_guard lock(all.mutex);
+  quarantine_locked(all, {static_cast<std::byte*>(base), bytes});
 }
 
 void limit_memory(size_t bytes) {

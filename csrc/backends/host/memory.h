@@ -16,6 +16,10 @@ void release(MemoryKind kind, void* memory);
 void take_bytes(size_t bytes);
 void give_bytes(size_t bytes);
 
+// Takes the range `base`..`base + bytes` out of use: its pages go, and for a while whoever touches
+// it is struck down.
+void quarantine(void* base, size_t bytes);
+
 void limit_memory(size_t bytes);  // 0: no limit
 size_t live_bytes();
 void memory_state(size_t* free_bytes, size_t* total_bytes);

@@ -9,6 +9,7 @@
 #include "backends/host/launches.h"
 #include "backends/host/memory.h"
 #include "backends/host/runtime.h"
+#include "backends/host/shared_memory.h"
 
 namespace symmoe::host {
 namespace {
@@ -46,6 +47,7 @@ int properties(int device, DeviceProperties* properties) {
     std::snprintf(properties->name, sizeof(properties->name), "host emulation");
     properties->multiprocessors = multiprocessors();
     properties->total_bytes = physical_bytes();
+    std::snprintf(properties->bus_id, sizeof(properties->bus_id), "host:%d", device);
   });
 }
 
@@ -78,6 +80,31 @@ int release_pinned(void* memory) {
   return call("release_pinned", [&] {
     Runtime::instance().refuse_disturbance("release_pinned");
     release(MemoryKind::kPinned, memory);
+  });
+}
+
+int shared_refusal(const char* /*peer*/, char* reason, size_t /*capacity*/) {
+  return call("shared_refusal", [&] { reason[0] = '\0'; });
+}
+
+int allocate_shared_device(void** memory, size_t bytes, int* descriptor) {
+  return call("allocate_shared", [&] {
+    Runtime::instance().refuse_disturbance("allocate_shared");
+    *memory = allocate_shared(bytes, descriptor);
+  });
+}
+
+int map_shared_device(void** memory, int descriptor, size_t bytes) {
+  return call("map_shared", [&] {
+    Runtime::instance().refuse_disturbance("map_shared");
+    *memory = map_shared(descriptor, bytes);
+  });
+}
+
+int release_shared_device(void* memory, size_t bytes) {
+  return call("release_shared", [&] {
+    Runtime::instance().refuse_disturbance("release_shared");
+    release_shared(memory, bytes);
   });
 }
 
@@ -171,6 +198,10 @@ constexpr DeviceTable kTable = {
     .release = release_device,
     .allocate_pinned = allocate_pinned,
     .release_pinned = release_pinned,
+    .shared_refusal = shared_refusal,
+    .allocate_shared = allocate_shared_device,
+    .map_shared = map_shared_device,
+    .release_shared = release_shared_device,
     .copy = copy,
     .fill = fill,
     .stream_create = stream_create,
