@@ -1,33 +1,11 @@
 #include "windows/control.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/error.h"
 
 namespace symmoe {
-namespace {
-
-constexpr int64_t kLivenessNs = 100'000'000;
-
-Incoming wait_for_announcement(Mesh& mesh, int rank, int64_t deadline_ns) {
-  for (;;) {
-    // Asked before looking: what a rank sent before it ended has arrived by then.
-    const bool alive = mesh.alive(rank);
-    if (std::optional<Incoming> incoming = mesh.receive(rank)) return std::move(*incoming);
-    if (!alive) mesh.check(rank);
-    const int64_t left_ns = deadline_ns - now_ns();
-    if (left_ns <= 0) {
-      throw DeadlineExceeded("rank " + std::to_string(mesh.rank()) +
-                             ": no control segment has come from rank " + std::to_string(rank));
-    }
-    mesh.wait_for_message(rank, std::min(left_ns, kLivenessNs));
-  }
-}
-
-}  // namespace
 
 Control::Control(Mesh& mesh, size_t bytes, int64_t deadline_ns)
     : bytes_(bytes), segments_(static_cast<size_t>(mesh.world())) {
@@ -43,7 +21,7 @@ Control::Control(Mesh& mesh, size_t bytes, int64_t deadline_ns)
 
   for (int rank = 0; rank < mesh.world(); ++rank) {
     if (rank == mesh.rank()) continue;
-    const Incoming incoming = wait_for_announcement(mesh, rank, deadline_ns);
+    const Incoming incoming = mesh.expect(rank, "control segment", deadline_ns);
     if (incoming.message.kind != Message::Kind::kControl || incoming.message.bytes != bytes) {
       throw Mismatch("rank " + self + " has a control segment of " + std::to_string(bytes) +
                      " bytes, rank " + std::to_string(rank) + " announced one of " +

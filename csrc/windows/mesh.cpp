@@ -144,6 +144,21 @@ std::optional<Incoming> Mesh::receive(int rank) {
   return first;
 }
 
+Incoming Mesh::expect(int rank, const char* what, int64_t deadline_ns) {
+  for (;;) {
+    // Asked before looking: what a rank sent before it ended has arrived by then.
+    const bool lives = alive(rank);
+    if (std::optional<Incoming> incoming = receive(rank)) return std::move(*incoming);
+    if (!lives) check(rank);
+    const int64_t left_ns = deadline_ns - now_ns();
+    if (left_ns <= 0) {
+      throw DeadlineExceeded("rank " + std::to_string(rank_) + ": no " + what +
+                             " has come from rank " + std::to_string(rank));
+    }
+    wait_for_message(rank, std::min(left_ns, kLivenessNs));
+  }
+}
+
 void Mesh::wait_for_message(int rank, int64_t timeout_ns) {
   require_usable();
   Peer& other = peer(rank);

@@ -73,6 +73,10 @@ class Mesh : public Liveness {
   // The next message of `rank` if one has arrived.
   std::optional<Incoming> receive(int rank);
 
+  // Waits for the next message of `rank`. Throws PeerLost, or DeadlineExceeded saying that no
+  // `what` has come. For who alone receives.
+  Incoming expect(int rank, const char* what, int64_t deadline_ns);
+
   // Returns when a message of `rank` may have arrived, or it ended, or after `timeout_ns`.
   void wait_for_message(int rank, int64_t timeout_ns);
 

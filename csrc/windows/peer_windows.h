@@ -16,11 +16,11 @@ namespace symmoe {
 
 // What own kernels expect of the tables below; the constants of the kernels and of the pool.
 struct PeerLayout {
-  int max_ranks = 0;        // that a kernel can serve
-  uint32_t ordinals = 0;    // rows of the table of windows
-  int roles = 0;            // signal pages: one per role and lane
+  int max_ranks = 0;      // that a kernel can serve
+  uint32_t ordinals = 0;  // rows of the table of windows
+  int roles = 0;          // signal pages: one per role and lane
   int lanes = 0;
-  size_t page_bytes = 0;    // of one signal page, a multiple of its alignment
+  size_t page_bytes = 0;  // of one signal page, a multiple of its alignment
 };
 
 // Windows as this rank's own kernels see them, over either source (nccl_source.h, vmm_source.h): a
@@ -49,10 +49,10 @@ class PeerWindows : public WindowSource {
   // afterwards, and this is no error. Throws what ends the group: PeerLost, DeadlineExceeded.
   void start(const std::string& refusal);
 
-  // Why own kernels cannot run; empty if they can. Equal on all ranks. A window that turns out to be
-  // out of a peer's reach gives it a text in `create`, and then it stays: graphs made before that go
-  // on, since the tables stay as well.
-  const std::string& refusal() const { return refusal_; }
+  // Why own kernels cannot run; empty if they can. Equal on all ranks. A window that turns out to
+  // be out of a peer's reach gives it a text in `create`, and then it stays: graphs made before
+  // that go on, since the tables stay as well.
+  std::string refusal() const;
 
   // Null before start, and where own kernels cannot run from the beginning.
   const void* const* windows() const;
@@ -71,16 +71,17 @@ class PeerWindows : public WindowSource {
 
  private:
   struct Row {
-    uint32_t ordinal = 0;  // 0: free
+    uint32_t ordinal = 0;                 // 0: free
     std::vector<const std::byte*> bases;  // by rank
   };
 
   Row& row_of(uint32_t ordinal) { return rows_[ordinal % layout_.ordinals]; }
   std::vector<const std::byte*> addresses_of(const Window& window);
   void make_tables();
+  void finish_queued() noexcept;
   void write_row(uint32_t ordinal, const std::vector<const std::byte*>& bases);
-  void write_pages();
-  void lose(const std::string& reason);
+  void write(void* table, const std::vector<const std::byte*>& addresses);
+  void settle(const std::string& reason);
 
   std::shared_ptr<Device> device_;
   WindowSource& source_;
@@ -88,14 +89,13 @@ class PeerWindows : public WindowSource {
   const int rank_;
   const int world_;
   const PeerLayout layout_;
-  std::string refusal_ = "own kernels were not started";
   Window signals_;
   DeviceMemory windows_table_;
   DeviceMemory pages_table_;
   std::unique_ptr<Stream> stream_;  // for the tables alone; other streams may be in a capture
   mutable std::mutex mutex_;        // guards what follows
+  std::string refusal_ = "own kernels were not started";
   std::vector<Row> rows_;
-  uint32_t last_ordinal_ = 0;
 };
 
 }  // namespace symmoe

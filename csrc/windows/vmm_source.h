@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "runtime/shared_device_memory.h"
@@ -15,9 +16,9 @@
 namespace symmoe {
 
 // Windows in device memory without NCCL: each rank makes memory that has a file descriptor (VMM of
-// CUDA and HIP), hands that to its peers over sockets as the CPU's windows are, and maps theirs. For
-// the processes of one host, of one user. Ranks make and drop windows in the same order, so equal
-// ordinals mean the same window everywhere.
+// CUDA and HIP), hands that to its peers over sockets as the CPU's windows are, and maps theirs.
+// For the processes of one host, of one user. Ranks make and drop windows in the same order, so
+// equal ordinals mean the same window everywhere.
 class VmmSource : public WindowSource {
  public:
   // Collective. Connects the ranks. Throws Unavailable, on all ranks alike, with the reason where
@@ -32,8 +33,8 @@ class VmmSource : public WindowSource {
   // not map what others made: then on all ranks, and nothing has changed.
   Window create(size_t bytes) override;
 
-  // Unmaps the peers' parts, which is local. The caller has agreed with the peers that all do so, in
-  // ordinal order, and no device uses the window any more.
+  // Unmaps the peers' parts, which is local. The caller has agreed with the peers that all do so,
+  // in ordinal order, and no device uses the window any more.
   void drop(const Window& window) override;
 
   const std::byte* address(int rank, uint32_t ordinal) override;
@@ -54,7 +55,8 @@ class VmmSource : public WindowSource {
 
   VmmSource(std::shared_ptr<Device> device, std::unique_ptr<Mesh> mesh, Agreement& agreement,
             int64_t timeout_ns);
-  std::vector<SharedDeviceMemory> exchange(uint32_t ordinal, size_t bytes, int descriptor);
+  std::string exchange(uint32_t ordinal, size_t bytes, int descriptor,
+                       std::vector<SharedDeviceMemory>* peers);
 
   std::shared_ptr<Device> device_;
   std::unique_ptr<Mesh> mesh_;

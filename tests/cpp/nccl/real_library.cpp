@@ -39,6 +39,13 @@ void look_at(const char* path) {
     CHECK(text != nullptr && *text != '\0');
   }
 
+  if (found.peer_pointers) {
+    // What is no window is refused, with a GPU or without.
+    void* pointer = nullptr;
+    CHECK(nccl.get_lsa_device_pointer(nullptr, 0, 0, &pointer) != kNcclSuccess);
+    CHECK(pointer == nullptr);
+  }
+
   void* memory = nullptr;
   const NcclResult allocated = nccl.mem_alloc(&memory, 4096);
   if (allocated == kNcclSuccess) {
