@@ -18,8 +18,8 @@ void Faults::raise(const char* operation, int rank) {
   if (kind.load(std::memory_order_acquire) == kernels::Fault::kNone) return;
   const std::lock_guard lock(mutex_);
   if (kind.load(std::memory_order_acquire) == kernels::Fault::kNone) return;
-  const std::string what = "index[" + std::to_string(fault.token) + ", " +
-                           std::to_string(fault.slot) + "] is " + std::to_string(fault.value);
+  const std::string what = "index[" + std::to_string(fault.subject) + ", " +
+                           std::to_string(fault.detail) + "] is " + std::to_string(fault.value);
   kind.store(kernels::Fault::kNone, std::memory_order_release);
   const std::string where = rank < 0 ? "" : ", rank " + std::to_string(rank);
   throw InvalidArgument(operation + where +

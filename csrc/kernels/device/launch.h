@@ -3,22 +3,45 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "kernels/device/signal_page.h"
 
 // What the device kernels are asked to do: plain structures that host code fills in and the
 // launchers of a back end read. Pointers are device memory; bounds are checked by the host code
 // beforehand, but for values that live on the device.
 namespace symmoe::kernels {
 
-// Where a kernel leaves word of a wrong value that it met: memory that the host reads while kernels
-// run (pinned), zero at first. The first fault stays until the host sets `kind` to kNone; the
-// kernel goes on without touching anything out of bounds.
+// Where a kernel leaves word of what went wrong: memory that the host reads while kernels run
+// (pinned), zero at first. The first fault stays until the host sets `kind` to kNone; the kernel
+// goes on without touching anything out of bounds.
 struct Fault {
-  enum Kind : uint32_t { kNone = 0, kIndexOutOfRange = 1 };
+  enum Kind : uint32_t {
+    kNone = 0,
+    // Wrong values in the caller's tensors. All ranks go on together.  subject, detail, value:
+    kIndexOutOfRange = 1,  // token, slot, index: counts as absent
+    kExpertRankWrong = 2,  // expert, world, rank: the expert counts as nobody's
+    kSizesWrong = 3,       // rank, limit, size: no row is read or written. Rank -1: the sum
+    // The ranks no longer go together: no kernel of this role and lane will ever do anything.
+    kCallsDiffer = 4,   // rank, own signature, its signature
+    kValuesDiffer = 5,  // rank, own hash, its hash: of device sizes or of masks
+    kNoWindow = 6,      // rank, ordinal, offset: this rank has no such window of that rank
+    kPeerLate = 7,      // rank, phase (0: entry, 1: exit), epoch: it did not come in time
+    kPeerGaveUp = 8,    // rank, phase, epoch: it met one of these faults
+  };
   uint32_t kind;  // stored last; the host reads it first
   uint32_t being_written;
-  int64_t token;
-  int64_t slot;
+  int64_t subject;
+  int64_t detail;
   int64_t value;
+};
+
+// Which rank holds which of a batch's experts, for kernels that leave out what others hold.
+struct RoutingView {
+  const void* ids = nullptr;                // [tokens, slots]: experts; or nullptr: all present
+  const int32_t* expert_to_rank = nullptr;  // [experts], -1: nobody
+  const uint64_t* mask = nullptr;           // [tokens], or nullptr: every row is written
+  int64_t experts = 0;
+  int rank = 0;
+  bool ids_are_64bit = false;
 };
 
 // The formula of kernels::TopkReduceArgs (kernels/cpu/kernels.h), to the same bits.
@@ -38,6 +61,9 @@ struct TopkReduceLaunch {
   DType output_type = DType::kBFloat16;
   DType weights_type = DType::kFloat32;  // fp32 or the input's
   bool index_is_64bit = false;
+  // A slot whose expert another rank holds, or nobody, is absent: its row, weight and index are not
+  // read. A token without this rank's bit in the mask is not written.
+  RoutingView routing;
 };
 
 // output[i] = round(source_0[i] + source_1[i] + ...), added in fp32 in rank order. Rank r's source
@@ -61,10 +87,93 @@ struct CopyLaunch {
   int64_t bytes = 0;
 };
 
+// A hash of all masks, which ranks compare. All zero when it is allocated; kernels leave it
+// ready for the next launch.
+struct MaskHash {
+  uint64_t value;
+  uint64_t sum;  // of the blocks that are done
+  uint32_t blocks_done;
+  uint32_t unused;
+};
+
+// mask[row]: bit r is set if rank r holds one of the row's experts. Ids below 0 or from `experts`
+// on are nobody's.
+struct RouteMaskLaunch {
+  const void* ids = nullptr;                // [rows, slots]
+  const int32_t* expert_to_rank = nullptr;  // [experts], each -1 (nobody) to world - 1
+  uint64_t* mask = nullptr;                 // [rows]
+  MaskHash* hash = nullptr;                 // of the masks and their order
+  Fault* fault = nullptr;
+  int64_t rows = 0;
+  int64_t slots = 0;
+  int64_t experts = 0;
+  int world = 0;
+  bool ids_are_64bit = false;
+};
+
+// Where kernels find the other ranks.
+struct PeerGroup {
+  // Device memory [world]: for each rank the address here of the memory that holds its pages.
+  void* const* signals = nullptr;
+  uint64_t page_offset = 0;  // of the call's SignalPage in that memory, in bytes
+  // Device memory [kMaxOrdinals][world]: the address here of every rank's window `ordinal`, in row
+  // ordinal % kMaxOrdinals; null where there is none. Addresses are multiples of 16.
+  const void* const* windows = nullptr;
+  Fault* fault = nullptr;
+  uint64_t deadline_ns = 0;  // for each wait
+  int rank = 0;
+  int world = 1;
+};
+
+// Which rows of every rank's window are whose.
+struct RowShares {
+  // Device memory [world]: rows of each rank; nullptr: begins and counts say it.
+  const int32_t* sizes = nullptr;
+  int64_t padded_to = 0;  // of `sizes`: rank r's rows begin at r * padded_to; 0: one after another
+  int64_t rows = 0;       // of `sizes`: the rows that the window holds
+  int64_t output_rows = 0;  // of `sizes`: the rows that the output holds
+  int64_t begins[kMaxPeers] = {};
+  int64_t counts[kMaxPeers] = {};
+};
+
+// output[i] = round(the sum of every rank's row begins[rank] + i, in rank order, in fp32), between
+// an entry barrier, after which all ranks' windows hold their rows, and an exit barrier, after
+// which all ranks have read them. With a mask only the rows of ranks with their bit in it are read;
+// none: +0. The output may be the own share of the own window.
+//
+// All ranks launch with the same `blocks`, and with the same facts behind `signature`; of the rest
+// only ordinal, offset and output may differ. The grid is never derived from what may differ.
+struct PullLaunch {
+  PeerGroup peers;
+  RowShares shares;
+  void* output = nullptr;                  // [counts[rank], hidden]
+  const uint64_t* mask = nullptr;          // [rows of the window], or nullptr: all ranks
+  const MaskHash* mask_hash = nullptr;     // with a mask
+  int64_t hidden = 0;
+  uint64_t offset = 0;                     // of the rows in the own window, a multiple of 16
+  uint32_t ordinal = 0;                    // of the own window
+  uint32_t signature = 0;                  // of the call
+  int blocks = 1;                          // 1 to kMaxBlocks; see peer_blocks in peer_grid.h
+  DType type = DType::kBFloat16;
+};
+
+// topk_reduce into the own window, and then pull_reduce, in one launch: each block sums slice i of
+// every rank's share and then pulls slice i of its own. `sum.output` is the own window at
+// `pull.offset`; sum.output_type, sum.hidden and the masks are those of `pull`. Rows that are
+// nobody's share are not summed.
+struct CombineLaunch {
+  TopkReduceLaunch sum;
+  PullLaunch pull;
+};
+
 // Each queues one kernel on `stream` and returns the runtime's error code, 0 if there was none.
-// `multiprocessors` sizes the grid. Nothing is launched for an empty problem.
+// `multiprocessors` sizes the grid, but not that of kernels that wait for peers. Nothing is
+// launched for an empty problem; one that waits for peers is never empty.
 int launch_topk_reduce(const TopkReduceLaunch& launch, int multiprocessors, void* stream);
 int launch_rank_reduce(const RankReduceLaunch& launch, int multiprocessors, void* stream);
 int launch_copy_to_window(const CopyLaunch& launch, int multiprocessors, void* stream);
+int launch_route_mask(const RouteMaskLaunch& launch, int multiprocessors, void* stream);
+int launch_pull_reduce(const PullLaunch& launch, int multiprocessors, void* stream);
+int launch_combine(const CombineLaunch& launch, int multiprocessors, void* stream);
 
 }  // namespace symmoe::kernels

@@ -21,8 +21,8 @@ struct SlotTable {
 SYMMOE_DEVICE void report_index(Fault* fault, int64_t token, int64_t slot, int64_t value) {
   if (fault == nullptr || !dev::claim(&fault->being_written)) return;
   if (dev::peek(&fault->kind) == Fault::kNone) {
-    dev::store(&fault->token, token);
-    dev::store(&fault->slot, slot);
+    dev::store(&fault->subject, token);
+    dev::store(&fault->detail, slot);
     dev::store(&fault->value, value);
     dev::publish(&fault->kind, Fault::kIndexOutOfRange);
   }
