@@ -110,6 +110,21 @@ std::string Device::shared_refusal(const std::string& peer_bus_id) const {
   return reason;
 }
 
+void Device::route_mask(const kernels::RouteMaskLaunch& launch, StreamHandle stream) const {
+  const CurrentDevice current(*this);
+  require(table_->route_mask(&launch, stream), "route_mask kernel");
+}
+
+void Device::pull_reduce(const kernels::PullLaunch& launch, StreamHandle stream) const {
+  const CurrentDevice current(*this);
+  require(table_->pull_reduce(&launch, stream), "pull_reduce kernel");
+}
+
+void Device::combine(const kernels::CombineLaunch& launch, StreamHandle stream) const {
+  const CurrentDevice current(*this);
+  require(table_->combine(&launch, stream), "combine kernel");
+}
+
 void Device::synchronize(StreamHandle stream) const {
   const CurrentDevice current(*this);
   require(table_->stream_synchronize(stream), "wait for a stream");

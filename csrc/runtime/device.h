@@ -41,6 +41,9 @@ class Device {
   void topk_reduce(const kernels::TopkReduceLaunch& launch, StreamHandle stream) const;
   void rank_reduce(const kernels::RankReduceLaunch& launch, StreamHandle stream) const;
   void copy_to_window(const kernels::CopyLaunch& launch, StreamHandle stream) const;
+  void route_mask(const kernels::RouteMaskLaunch& launch, StreamHandle stream) const;
+  void pull_reduce(const kernels::PullLaunch& launch, StreamHandle stream) const;
+  void combine(const kernels::CombineLaunch& launch, StreamHandle stream) const;
 
   // Why this device cannot share memory with the devices of other processes or, if that is not
   // empty, not with the one at `peer_bus_id` of this host; empty if it can.

@@ -92,6 +92,9 @@ struct DeviceTable {
   int (*topk_reduce)(const kernels::TopkReduceLaunch* launch, StreamHandle stream);
   int (*rank_reduce)(const kernels::RankReduceLaunch* launch, StreamHandle stream);
   int (*copy_to_window)(const kernels::CopyLaunch* launch, StreamHandle stream);
+  int (*route_mask)(const kernels::RouteMaskLaunch* launch, StreamHandle stream);
+  int (*pull_reduce)(const kernels::PullLaunch* launch, StreamHandle stream);
+  int (*combine)(const kernels::CombineLaunch* launch, StreamHandle stream);
 };
 
 // The one symbol that a back end exports.

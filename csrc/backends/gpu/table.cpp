@@ -170,6 +170,18 @@ int copy_to_window(const kernels::CopyLaunch* launch, StreamHandle stream) {
   return launch_with(kernels::launch_copy_to_window, *launch, stream);
 }
 
+int route_mask(const kernels::RouteMaskLaunch* launch, StreamHandle stream) {
+  return launch_with(kernels::launch_route_mask, *launch, stream);
+}
+
+int pull_reduce(const kernels::PullLaunch* launch, StreamHandle stream) {
+  return launch_with(kernels::launch_pull_reduce, *launch, stream);
+}
+
+int combine(const kernels::CombineLaunch* launch, StreamHandle stream) {
+  return launch_with(kernels::launch_combine, *launch, stream);
+}
+
 constexpr DeviceTable kTable = {
     .abi = kDeviceAbi,
     .kind = kKind,
@@ -203,6 +215,9 @@ constexpr DeviceTable kTable = {
     .topk_reduce = topk_reduce,
     .rank_reduce = rank_reduce,
     .copy_to_window = copy_to_window,
+    .route_mask = route_mask,
+    .pull_reduce = pull_reduce,
+    .combine = combine,
 };
 
 }  // namespace

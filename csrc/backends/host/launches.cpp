@@ -60,4 +60,19 @@ void launch_copy_to_window(const kernels::CopyLaunch& launch, StreamHandle strea
   launch_as("copy_to_window", kernels::launch_copy_to_window, launch, stream);
 }
 
+void launch_route_mask(const kernels::RouteMaskLaunch& launch, StreamHandle stream) {
+  launch_as("route_mask", kernels::launch_route_mask, launch, stream);
+}
+
+// The blocks of a kernel that waits for peers run one after the other, as all do here. That is
+// enough: a block waits for the same block of its peers, and all of them take their blocks in the
+// same order.
+void launch_pull_reduce(const kernels::PullLaunch& launch, StreamHandle stream) {
+  launch_as("pull_reduce", kernels::launch_pull_reduce, launch, stream);
+}
+
+void launch_combine(const kernels::CombineLaunch& launch, StreamHandle stream) {
+  launch_as("combine", kernels::launch_combine, launch, stream);
+}
+
 }  // namespace symmoe::host

@@ -11,5 +11,8 @@ int multiprocessors();
 void launch_topk_reduce(const kernels::TopkReduceLaunch& launch, StreamHandle stream);
 void launch_rank_reduce(const kernels::RankReduceLaunch& launch, StreamHandle stream);
 void launch_copy_to_window(const kernels::CopyLaunch& launch, StreamHandle stream);
+void launch_route_mask(const kernels::RouteMaskLaunch& launch, StreamHandle stream);
+void launch_pull_reduce(const kernels::PullLaunch& launch, StreamHandle stream);
+void launch_combine(const kernels::CombineLaunch& launch, StreamHandle stream);
 
 }  // namespace symmoe::host

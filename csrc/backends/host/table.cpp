@@ -185,6 +185,18 @@ int copy_to_window(const kernels::CopyLaunch* arguments, StreamHandle stream) {
   return call("copy_to_window", [&] { launch_copy_to_window(*arguments, stream); });
 }
 
+int route_mask(const kernels::RouteMaskLaunch* arguments, StreamHandle stream) {
+  return call("route_mask", [&] { launch_route_mask(*arguments, stream); });
+}
+
+int pull_reduce(const kernels::PullLaunch* arguments, StreamHandle stream) {
+  return call("pull_reduce", [&] { launch_pull_reduce(*arguments, stream); });
+}
+
+int combine(const kernels::CombineLaunch* arguments, StreamHandle stream) {
+  return call("combine", [&] { launch_combine(*arguments, stream); });
+}
+
 constexpr DeviceTable kTable = {
     .abi = kDeviceAbi,
     .kind = "host",
@@ -218,6 +230,9 @@ constexpr DeviceTable kTable = {
     .topk_reduce = topk_reduce,
     .rank_reduce = rank_reduce,
     .copy_to_window = copy_to_window,
+    .route_mask = route_mask,
+    .pull_reduce = pull_reduce,
+    .combine = combine,
 };
 
 }  // namespace

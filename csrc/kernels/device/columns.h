@@ -15,6 +15,7 @@ struct WideColumns {
   static constexpr int kCount = kIn == DType::kFloat32 && kOut == DType::kFloat32 ? 4 : 8;
   static constexpr int kBlocksAtOnce = 4;  // of a multiprocessor, whose registers they share
   using Loaded = Elements<kIn, kCount>;
+  using OfOutput = WideColumns<kOutput, kOutput>;  // for reading what was written
 
   int64_t first;
   bool any;
@@ -24,6 +25,10 @@ struct WideColumns {
 
   SYMMOE_DEVICE Loaded load(const char* row) const {
     return Loaded::load_read_only(row + first * kBytes<kIn>);
+  }
+  // Of rows that others write while the kernel runs.
+  SYMMOE_DEVICE Loaded load_fresh(const char* row) const {
+    return Loaded::load(row + first * kBytes<kIn>);
   }
   SYMMOE_DEVICE void store(char* row, const float (&values)[kCount]) const {
     store_elements<kOut>(row + first * kBytes<kOut>, values);
@@ -38,6 +43,7 @@ struct NarrowColumns {
   static constexpr DType kOut = kOutput;
   static constexpr int kCount = 8;
   static constexpr int kBlocksAtOnce = 3;
+  using OfOutput = NarrowColumns<kOutput, kOutput>;
 
   struct Loaded {
     ElementBits<kIn> bits[kCount];
@@ -70,6 +76,15 @@ struct NarrowColumns {
     for (int i = 0; i < kCount; ++i) {
       if (column(i) >= hidden) break;
       loaded.bits[i] = dev::load_read_only<ElementBits<kIn>>(row + column(i) * kBytes<kIn>);
+    }
+    return loaded;
+  }
+  SYMMOE_DEVICE Loaded load_fresh(const char* row) const {
+    Loaded loaded = Loaded::negative_zeros();
+    SYMMOE_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      if (column(i) >= hidden) break;
+      loaded.bits[i] = dev::load<ElementBits<kIn>>(row + column(i) * kBytes<kIn>);
     }
     return loaded;
   }

@@ -58,10 +58,13 @@ SYMMOE_DEVICE unsigned threads() { return blockDim.x; }
 SYMMOE_DEVICE unsigned block() { return blockIdx.x; }
 SYMMOE_DEVICE unsigned blocks() { return gridDim.x; }
 SYMMOE_DEVICE void sync_block() { __syncthreads(); }
+// A barrier that tells every thread whether all of the block came with `true`.
+SYMMOE_DEVICE bool sync_block_and(bool mine) { return __syncthreads_and(mine ? 1 : 0) != 0; }
 #else
 using emulator::block;
 using emulator::blocks;
 using emulator::sync_block;
+using emulator::sync_block_and;
 using emulator::thread;
 using emulator::threads;
 #endif
@@ -70,12 +73,21 @@ using emulator::threads;
 // Every address is a multiple of the size.
 
 #if defined(__HIP__) || defined(__CUDACC__)
+// Says that an address which the kernel has read somewhere is one of global memory: the compiler
+// knows it of the kernel's own arguments only.
+SYMMOE_DEVICE void assume_global([[maybe_unused]] const void* address) {
+#if defined(__CUDACC__)
+  __builtin_assume(__isGlobal(address));
+#endif
+}
 template <typename T>
 SYMMOE_DEVICE T load(const void* from) {
+  assume_global(from);
   return *static_cast<const T*>(from);
 }
 template <typename T>
 SYMMOE_DEVICE void store(void* to, T value) {
+  assume_global(to);
   *static_cast<T*>(to) = value;
 }
 // Only of memory that nobody, no peer either, writes while the kernel runs: these loads may be
@@ -105,10 +117,12 @@ void store(void* to, T value) {
 
 #if defined(__CUDACC__)
 SYMMOE_DEVICE Bits128 load16(const void* from) {
+  assume_global(from);
   const uint4 bits = *static_cast<const uint4*>(from);
   return {{bits.x, bits.y, bits.z, bits.w}};
 }
 SYMMOE_DEVICE void store16(void* to, const Bits128& bits) {
+  assume_global(to);
   *static_cast<uint4*>(to) = make_uint4(bits.word[0], bits.word[1], bits.word[2], bits.word[3]);
 }
 // Not volatile, so that the compiler may move it ahead of other work.
@@ -191,10 +205,20 @@ inline uint32_t pack_float16(float low, float high) {
 }
 #endif
 
-// ---- words that the host reads while kernels run --------------------------------------------
+// The number of the lowest bit that is set; of a number other than 0.
+#if defined(__CUDACC__)
+SYMMOE_DEVICE int lowest_bit(uint64_t bits) { return __ffsll(static_cast<long long>(bits)) - 1; }
+#else
+SYMMOE_DEVICE int lowest_bit(uint64_t bits) { return __builtin_ctzll(bits); }
+#endif
+
+// ---- words that the host or other devices use while kernels run -------------------------------
+// claim: true for the one thread of the system that changes the word from 0 to 1.
+// peek: what was stored before the value that it finds was published is there for later loads of
+// this thread, and of others behind a barrier of the block.
+// publish: after all that this thread did before, and others before a barrier of the block.
 
 #if defined(__CUDACC__)
-// True for the one thread of the system that changes the word from 0 to 1.
 SYMMOE_DEVICE bool claim(uint32_t* word) { return atomicCAS_system(word, 0u, 1u) == 0u; }
 SYMMOE_DEVICE uint32_t peek(const uint32_t* word) {
   uint32_t value;
@@ -204,11 +228,24 @@ SYMMOE_DEVICE uint32_t peek(const uint32_t* word) {
                : "memory");
   return value;
 }
-// After everything that this thread stored before.
+SYMMOE_DEVICE uint64_t peek(const uint64_t* word) {
+  uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];"
+               : "=l"(value)
+               : "l"(__cvta_generic_to_global(word))
+               : "memory");
+  return value;
+}
 SYMMOE_DEVICE void publish(uint32_t* word, uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;"
                :
                : "l"(__cvta_generic_to_global(word)), "r"(value)
+               : "memory");
+}
+SYMMOE_DEVICE void publish(uint64_t* word, uint64_t value) {
+  asm volatile("st.release.sys.global.u64 [%0], %1;"
+               :
+               : "l"(__cvta_generic_to_global(word)), "l"(value)
                : "memory");
 }
 #elif defined(__HIP__)
@@ -217,10 +254,12 @@ SYMMOE_DEVICE bool claim(uint32_t* word) {
   return __hip_atomic_compare_exchange_strong(word, &expected, 1u, __ATOMIC_ACQUIRE,
                                               __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
 }
-SYMMOE_DEVICE uint32_t peek(const uint32_t* word) {
+template <typename Word>
+SYMMOE_DEVICE Word peek(const Word* word) {
   return __hip_atomic_load(word, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_SYSTEM);
 }
-SYMMOE_DEVICE void publish(uint32_t* word, uint32_t value) {
+template <typename Word>
+SYMMOE_DEVICE void publish(Word* word, std::type_identity_t<Word> value) {
   __hip_atomic_store(word, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
 }
 #else
@@ -229,10 +268,71 @@ inline bool claim(uint32_t* word) {
   return __atomic_compare_exchange_n(word, &expected, 1u, false, __ATOMIC_ACQUIRE,
                                      __ATOMIC_RELAXED);
 }
-inline uint32_t peek(const uint32_t* word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
-inline void publish(uint32_t* word, uint32_t value) {
+template <typename Word>
+Word peek(const Word* word) {
+  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+}
+template <typename Word>
+void publish(Word* word, std::type_identity_t<Word> value) {
   __atomic_store_n(word, value, __ATOMIC_RELEASE);
 }
+#endif
+
+// ---- words that blocks of one kernel share ---------------------------------------------------
+// Each returns what the word held before.
+
+#if defined(__CUDACC__)
+SYMMOE_DEVICE uint64_t add_to(uint64_t* word, uint64_t value) {
+  return atomicAdd(reinterpret_cast<unsigned long long*>(word), value);
+}
+// In order with what this thread did before and does later.
+SYMMOE_DEVICE uint32_t count_in_order(uint32_t* word) {
+  uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+               : "=r"(before)
+               : "l"(__cvta_generic_to_global(word))
+               : "memory");
+  return before;
+}
+#elif defined(__HIP__)
+SYMMOE_DEVICE uint64_t add_to(uint64_t* word, uint64_t value) {
+  return __hip_atomic_fetch_add(word, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+SYMMOE_DEVICE uint32_t count_in_order(uint32_t* word) {
+  return __hip_atomic_fetch_add(word, 1u, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT);
+}
+#else
+inline uint64_t add_to(uint64_t* word, uint64_t value) {
+  return __atomic_fetch_add(word, value, __ATOMIC_RELAXED);
+}
+inline uint32_t count_in_order(uint32_t* word) {
+  return __atomic_fetch_add(word, 1u, __ATOMIC_ACQ_REL);
+}
+#endif
+
+// ---- waiting -----------------------------------------------------------------------------------
+
+#if defined(__CUDACC__)
+// Of a clock that never goes back; in steps of a microsecond at worst.
+SYMMOE_DEVICE uint64_t clock_ns() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  return now;
+}
+// Between two looks at a word.
+SYMMOE_DEVICE void pause() {
+  constexpr unsigned kNanoseconds = 20;  // far less than a signal takes to come
+  __nanosleep(kNanoseconds);
+}
+#elif defined(__HIP__)
+SYMMOE_DEVICE uint64_t clock_ns() {
+  constexpr uint64_t kNanosecondsPerTick = 10;  // the constant clock of 100 MHz
+  return wall_clock64() * kNanosecondsPerTick;
+}
+SYMMOE_DEVICE void pause() { __builtin_amdgcn_s_sleep(1); }
+#else
+using emulator::clock_ns;
+using emulator::pause;
 #endif
 
 // ---- launching (host code) ------------------------------------------------------------------

@@ -10,6 +10,9 @@
 // beforehand, but for values that live on the device.
 namespace symmoe::kernels {
 
+// Where a kernel that waits for its peers stands.
+enum Phase : int { kEntry = 0, kExit = 1 };
+
 // Where a kernel leaves word of what went wrong: memory that the host reads while kernels run
 // (pinned), zero at first. The first fault stays until the host sets `kind` to kNone; the kernel
 // goes on without touching anything out of bounds.
@@ -19,13 +22,13 @@ struct Fault {
     // Wrong values in the caller's tensors. All ranks go on together.  subject, detail, value:
     kIndexOutOfRange = 1,  // token, slot, index: counts as absent
     kExpertRankWrong = 2,  // expert, world, rank: the expert counts as nobody's
-    kSizesWrong = 3,       // rank, limit, size: no row is read or written. Rank -1: the sum
+    kSizesWrong = 3,       // rank, limit, size: no row is read or written
     // The ranks no longer go together: no kernel of this role and lane will ever do anything.
     kCallsDiffer = 4,   // rank, own signature, its signature
     kValuesDiffer = 5,  // rank, own hash, its hash: of device sizes or of masks
     kNoWindow = 6,      // rank, ordinal, offset: this rank has no such window of that rank
-    kPeerLate = 7,      // rank, phase (0: entry, 1: exit), epoch: it did not come in time
-    kPeerGaveUp = 8,    // rank, phase, epoch: it met one of these faults
+    kPeerLate = 7,      // rank, Phase, epoch: it did not come in time
+    kPeerGaveUp = 8,    // rank, Phase, epoch: it met one of these faults
   };
   uint32_t kind;  // stored last; the host reads it first
   uint32_t being_written;
@@ -146,14 +149,14 @@ struct RowShares {
 struct PullLaunch {
   PeerGroup peers;
   RowShares shares;
-  void* output = nullptr;                  // [counts[rank], hidden]
-  const uint64_t* mask = nullptr;          // [rows of the window], or nullptr: all ranks
-  const MaskHash* mask_hash = nullptr;     // with a mask
+  void* output = nullptr;               // [counts[rank], hidden]
+  const uint64_t* mask = nullptr;       // [rows of the window], or nullptr: all ranks
+  const MaskHash* mask_hash = nullptr;  // with a mask
   int64_t hidden = 0;
-  uint64_t offset = 0;                     // of the rows in the own window, a multiple of 16
-  uint32_t ordinal = 0;                    // of the own window
-  uint32_t signature = 0;                  // of the call
-  int blocks = 1;                          // 1 to kMaxBlocks; see peer_blocks in peer_grid.h
+  uint64_t offset = 0;     // of the rows in the own window, a multiple of 16
+  uint32_t ordinal = 0;    // of the own window
+  uint32_t signature = 0;  // of the call
+  int blocks = 1;          // 1 to kMaxBlocks; see peer_blocks in peer_grid.h
   DType type = DType::kBFloat16;
 };
 

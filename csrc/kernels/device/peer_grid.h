@@ -26,6 +26,10 @@ inline int64_t peer_threads(int64_t hidden) {
   return std::max<int64_t>(divided_up(groups, kPeerWarp) * kPeerWarp, kMaxPeers);
 }
 
+// Of a multiprocessor: registers are shared out so that so many fit. docs/device_kernels.md says
+// what follows for kMaxBlocks.
+constexpr int kPeerBlocksAtOnce = 2;
+
 // Blocks for shares of up to `most_rows` rows, at most `limit`, which ranks have agreed on.
 inline int peer_blocks(int64_t most_rows, int64_t hidden, int limit = kMaxBlocks) {
   const int64_t most = std::clamp(limit, 1, kMaxBlocks);

@@ -28,10 +28,10 @@ constexpr int kMaxOrdinals = 256;
 // the stamp is stored last, with release, and whoever has seen it by an acquiring load may read the
 // rest until it signals the exit.
 struct alignas(32) EntrySignal {
-  uint64_t stamp;      // epoch << 32 | signature of the call
-  uint32_t values;     // hash of what only the device knows: sizes, masks
-  uint32_t ordinal;    // the window in which its rows are
-  uint64_t offset;     // of its rows there, in bytes
+  uint64_t stamp;    // epoch << 32 | signature of the call
+  uint32_t values;   // hash of what only the device knows: sizes, masks
+  uint32_t ordinal;  // the window in which its rows are
+  uint64_t offset;   // of its rows there, in bytes
   uint64_t unused[1];
 };
 

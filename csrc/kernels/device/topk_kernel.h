@@ -62,47 +62,54 @@ SYMMOE_DEVICE void finish(const TopkReduceLaunch& problem, bool present, float (
   }
 }
 
-// Each block has one chunk of the columns, which it sums for every so many tokens.
+// One token's sum, for kGroups groups of columns from `group` on. By all threads of the block.
 template <typename Columns, int kSlots>
-__global__ void __launch_bounds__(kMaxBlockThreads, Columns::kBlocksAtOnce)
-    topk_reduce(const TopkReduceLaunch problem, const int chunks) {
+SYMMOE_DEVICE void sum_token(const TopkReduceLaunch& problem, int64_t token, int64_t group,
+                             SlotTable<kTile<kSlots>>& table) {
   constexpr int kCount = Columns::kCount;
   constexpr int kUnrolled = kSlots > 0 ? kTile<kSlots> / kBatch<kSlots> : 1;
-  SYMMOE_SHARED(SlotTable<kTile<kSlots>>, table);
-  const int64_t group = int64_t{dev::block() % chunks} * kGroups<kSlots>;
-  for (int64_t token = dev::block() / chunks; token < problem.tokens;
-       token += dev::blocks() / chunks) {
-    float sum[kGroups<kSlots>][kCount];
-    SYMMOE_UNROLL
-    for (int i = 0; i < kGroups<kSlots> * kCount; ++i) {
-      sum[i / kCount][i % kCount] = -0.0f;
+  float sum[kGroups<kSlots>][kCount];
+  SYMMOE_UNROLL
+  for (int i = 0; i < kGroups<kSlots> * kCount; ++i) {
+    sum[i / kCount][i % kCount] = -0.0f;
+  }
+  bool present = false;
+  for (int64_t tile = 0; tile < problem.slots; tile += kTile<kSlots>) {
+    dev::sync_block();  // all have read what the table held before
+    if (dev::thread() < kTile<kSlots>) {
+      table.slot[dev::thread()] = find_slot<Columns::kIn>(problem, token, tile + dev::thread());
     }
-    bool present = false;
-    for (int64_t tile = 0; tile < problem.slots; tile += kTile<kSlots>) {
-      dev::sync_block();  // all have read what the table held before
-      if (dev::thread() < kTile<kSlots>) {
-        table.slot[dev::thread()] = find_slot<Columns::kIn>(problem, token, tile + dev::thread());
-      }
-      dev::sync_block();
-      SYMMOE_UNROLL
-      for (int g = 0; g < kGroups<kSlots>; ++g) {
-        const Columns columns(group + g, problem.hidden);
-        if (!columns.any) break;
-        SYMMOE_UNROLL_BY(kUnrolled)
-        for (int k = 0; k < kTile<kSlots> && tile + k < problem.slots; k += kBatch<kSlots>) {
-          present |= add_slots<kBatch<kSlots>>(table.slot + k, columns, sum[g]);
-        }
-      }
-    }
-    char* const output =
-        static_cast<char*>(problem.output) + token * problem.hidden * kBytes<Columns::kOut>;
+    dev::sync_block();
     SYMMOE_UNROLL
     for (int g = 0; g < kGroups<kSlots>; ++g) {
       const Columns columns(group + g, problem.hidden);
       if (!columns.any) break;
-      finish(problem, present, sum[g]);
-      columns.store(output, sum[g]);
+      SYMMOE_UNROLL_BY(kUnrolled)
+      for (int k = 0; k < kTile<kSlots> && tile + k < problem.slots; k += kBatch<kSlots>) {
+        present |= add_slots<kBatch<kSlots>>(table.slot + k, columns, sum[g]);
+      }
     }
+  }
+  char* const output =
+      static_cast<char*>(problem.output) + token * problem.hidden * kBytes<Columns::kOut>;
+  SYMMOE_UNROLL
+  for (int g = 0; g < kGroups<kSlots>; ++g) {
+    const Columns columns(group + g, problem.hidden);
+    if (!columns.any) break;
+    finish(problem, present, sum[g]);
+    columns.store(output, sum[g]);
+  }
+}
+
+// Each block has one chunk of the columns, which it sums for every so many tokens.
+template <typename Columns, int kSlots>
+__global__ void __launch_bounds__(kMaxBlockThreads, Columns::kBlocksAtOnce)
+    topk_reduce(const TopkReduceLaunch problem, const int chunks) {
+  SYMMOE_SHARED(SlotTable<kTile<kSlots>>, table);
+  const int64_t group = int64_t{dev::block() % chunks} * kGroups<kSlots>;
+  for (int64_t token = dev::block() / chunks; token < problem.tokens;
+       token += dev::blocks() / chunks) {
+    if (writes(problem.routing, token)) sum_token<Columns, kSlots>(problem, token, group, table);
   }
 }
 

@@ -164,7 +164,7 @@ TEST(topk_reports_an_index_out_of_range) {
       topk.fault = {};
       topk.check(want, 2);
       CHECK_EQ(topk.fault.kind, uint32_t{Fault::kIndexOutOfRange});
-      const int64_t position = topk.fault.token * shape.slots + topk.fault.slot;
+      const int64_t position = topk.fault.subject * shape.slots + topk.fault.detail;
       CHECK(position == 2 || position == 11 || position == 17 || position == 23);
       CHECK_EQ(topk.fault.value, topk.index_at(position));
       const Fault first = topk.fault;

@@ -1,5 +1,6 @@
 #include "kernels/device/emulator/block.h"
 
+#include <chrono>
 #include <thread>
 
 #include "base/clock.h"
@@ -11,6 +12,10 @@ namespace symmoe::emulator {
 namespace {
 
 thread_local Block* current_block = nullptr;
+
+// A block that has waited for so long sleeps between two looks.
+constexpr int64_t kPatienceNs = 1'000'000;
+constexpr int64_t kNapNs = 50'000;
 
 // splitmix64: neighbouring seeds give unlike sequences.
 uint64_t mixed(uint64_t value) {
@@ -38,6 +43,7 @@ SYMMOE_BOOKKEEPING void Block::begin(unsigned index, unsigned blocks, unsigned t
   random_state_ = options().seed == 0 ? 0 : mixed(options().seed) + index + 1;
   last_progress_ns_ = now_ns();
   all_ = Barrier{};
+  for (unsigned& meeting : refused_meeting_) meeting = 0;
   for (Barrier& warp : warp_) warp = Barrier{};
   shared_.clear();
   counters_ = {};
@@ -157,6 +163,14 @@ SYMMOE_BOOKKEEPING void Block::sync(std::source_location where) {
   meet(all_, 0, threads_, "__syncthreads", where);
 }
 
+SYMMOE_BOOKKEEPING bool Block::sync_and(bool mine, std::source_location where) {
+  const unsigned meeting = all_.generation + 1;
+  unsigned& refused = refused_meeting_[meeting % 2];
+  if (!mine) refused = meeting;
+  meet(all_, 0, threads_, "__syncthreads_and", where);
+  return refused != meeting;
+}
+
 SYMMOE_BOOKKEEPING void Block::sync_warp(std::source_location where) {
   const unsigned warp = running_ / kWarp;
   const unsigned first = warp * kWarp;
@@ -180,8 +194,17 @@ SYMMOE_BOOKKEEPING void Block::spin() {
     violation("waited for %lld ms for something that does not come",
               static_cast<long long>(waited_ms));
   }
+  pause();
+}
+
+SYMMOE_BOOKKEEPING void Block::pause() {
+  // Whoever is waited for may need the processor.
+  if (now_ns() - last_progress_ns_ > kPatienceNs) {
+    std::this_thread::sleep_for(std::chrono::nanoseconds(kNapNs));
+  } else {
+    std::this_thread::yield();
+  }
   thread_[running_]->fiber.pause();
-  std::this_thread::yield();
 }
 
 }  // namespace symmoe::emulator

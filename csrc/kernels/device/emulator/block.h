@@ -36,6 +36,8 @@ class Block {
   bool is_running() const { return running_ < threads_; }
 
   void sync(std::source_location where);
+  // Also tells whether all threads came with `true`.
+  bool sync_and(bool mine, std::source_location where);
   void sync_warp(std::source_location where);
 
   // The thread's word becomes visible to the warp; the next meeting of the warp makes it so.
@@ -44,6 +46,8 @@ class Block {
 
   // Called again and again by a thread that waits for other blocks or other devices.
   void spin();
+  // The same for one that has a deadline of its own.
+  void pause();
 
   void* shared(const void* site, size_t bytes) { return shared_.variable(site, bytes); }
   Counters& counters() { return counters_; }
@@ -72,6 +76,9 @@ class Block {
   Thread* thread_[kMaxThreads] = {};
   Barrier warp_[kMaxThreads / kWarp];
   Barrier all_;
+  // The last meetings of `all_` to which a thread came with `false`, counted from 1. Two, in turn:
+  // a thread may come to the next one before another has left this one.
+  unsigned refused_meeting_[2] = {};
   std::vector<std::unique_ptr<Thread>> made_;  // the owner of thread_'s
   SharedMemory shared_;
   Counters counters_;

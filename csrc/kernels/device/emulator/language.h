@@ -5,6 +5,7 @@
 #include <source_location>
 #include <type_traits>
 
+#include "base/clock.h"
 #include "kernels/device/emulator/block.h"
 #include "kernels/device/emulator/launch.h"
 #include "kernels/device/emulator/memory.h"
@@ -26,6 +27,10 @@ inline unsigned blocks() { return Block::current()->blocks(); }
 
 inline void sync_block(std::source_location where = std::source_location::current()) {
   Block::current()->sync(where);
+}
+inline bool sync_block_and(bool mine,
+                           std::source_location where = std::source_location::current()) {
+  return Block::current()->sync_and(mine, where);
 }
 inline void sync_warp(std::source_location where = std::source_location::current()) {
   Block::current()->sync_warp(where);
@@ -51,6 +56,8 @@ T shuffle_xor(T value, unsigned mask,
 }
 
 inline void spin() { Block::current()->spin(); }
+inline void pause() { Block::current()->pause(); }
+inline uint64_t clock_ns() { return static_cast<uint64_t>(now_ns()); }
 
 // The block's variable for one place in the source.
 template <typename T>
