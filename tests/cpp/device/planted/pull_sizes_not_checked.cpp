@@ -1,0 +1,26 @@
+// The bug: sizes that live on the device are believed.
+
+#include "kernels/device/dev.h"
+
+#ifdef SYMMOE_PLANT
+namespace symmoe::kernels::SYMMOE_PLATFORM::dev {
+inline bool all_is_well(bool mine) {
+  emulator::sync_block_and(mine);
+  return true;
+}
+}  // namespace symmoe::kernels::SYMMOE_PLATFORM::dev
+#define sync_block_and all_is_well
+#endif
+
+#include "pulling.h"
+
+// The kernel reports the sizes and leaves the output alone, so that no sum is what the run wants.
+int main() {
+  const std::vector<int32_t> sizes = {2, 1'000'000};
+  pulling::run({.calls = 1, .change = [&](symmoe::kernels::PullLaunch& launch) {
+                  launch.shares.sizes = sizes.data();
+                  launch.shares.rows = 4;
+                  launch.shares.output_rows = 2;
+                }});
+  return 0;
+}
