@@ -1,13 +1,15 @@
 """What scenarios of the GPU path need of a device, so that they run emulated and on real GPUs.
 
 A scenario is a function f(lab, rank, world, ...). `emulated` runs one in a process of the `ranks`
-fixture. Device tensors are only written with `put` and read with `host`: on a GPU all other work of
-torch is in stream order as well, but in the emulation torch writes at once.
+fixture, with NCCL's paths alone; `emulated_peers` with those of own kernels as well. Device tensors
+are only written with `put` and read with `host`: on a GPU all other work of torch is in stream
+order as well, but in the emulation torch writes at once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
@@ -20,6 +22,9 @@ from symmoe import testing
 from symmoe.device.group import DeviceGroup
 from symmoe.plans import WINDOW_TYPES
 from symmoe.testing import runtime
+
+NCCL_PATHS = ("direct", "plain", "grouped", "ordered")
+OWN_PATHS = ("pull", "routed", "fused")
 
 
 class GraphLike(Protocol):
@@ -37,10 +42,12 @@ class Lab(Protocol):
 
     Attributes:
         emulated: Whether it is none: then failures can be ordered and calls counted.
+        paths: What groups may take unless a scenario says so itself; None: all.
         device: For new tensors.
     """
 
     emulated: bool
+    paths: tuple[str, ...] | None
     device: torch.device
 
     def init(self, config: symmoe.Config | None = None, **options: Any) -> DeviceGroup:
@@ -77,15 +84,24 @@ class Lab(Protocol):
         """Keeps the current stream busy."""
 
 
+def with_paths(config: symmoe.Config | None, paths: tuple[str, ...] | None) -> symmoe.Config:
+    """The settings, with these paths unless they name some."""
+    config = config or symmoe.Config.from_env()
+    return config if config.paths else dataclasses.replace(config, paths=paths)
+
+
 class EmulatedLab:
     """The host back end and the fake NCCL."""
 
     emulated = True
     device = torch.device("cpu")
 
+    def __init__(self, paths: tuple[str, ...] | None = NCCL_PATHS) -> None:
+        self.paths = paths
+
     def init(self, config: symmoe.Config | None = None, **options: Any) -> DeviceGroup:
         """A group of the default process group's ranks."""
-        return testing.init(config=config, **options)
+        return testing.init(config=with_paths(config, self.paths), **options)
 
     def tensor(self, values: torch.Tensor) -> torch.Tensor:
         """A copy."""
@@ -142,11 +158,13 @@ class CudaLab:
 
     emulated = False
 
-    def __init__(self) -> None:
+    def __init__(self, paths: tuple[str, ...] | None = NCCL_PATHS) -> None:
+        self.paths = paths
         self.device = torch.device("cuda", torch.cuda.current_device())
 
     def init(self, config: symmoe.Config | None = None, **options: Any) -> DeviceGroup:
         """A group of the default process group's ranks."""
+        config = with_paths(config, self.paths)
         group = symmoe.init(config=config, device=self.device, **options)
         assert isinstance(group, DeviceGroup)
         return group
@@ -196,9 +214,20 @@ class CudaLab:
 
 def emulated(rank: int, world: int, scenario: Callable[..., Any], *arguments: Any) -> Any:
     """Runs a scenario on the emulated device, and looks for what must never be."""
+    return _emulated(EmulatedLab(), rank, world, scenario, *arguments)
+
+
+def emulated_peers(rank: int, world: int, scenario: Callable[..., Any], *arguments: Any) -> Any:
+    """The same where own kernels may do it, and whatever serves a call best is taken."""
+    return _emulated(EmulatedLab(None), rank, world, scenario, *arguments)
+
+
+def _emulated(
+    lab: EmulatedLab, rank: int, world: int, scenario: Callable[..., Any], *arguments: Any
+) -> Any:
     start_afresh()
     try:
-        result = scenario(EmulatedLab(), rank, world, *arguments)
+        result = scenario(lab, rank, world, *arguments)
         testing.synchronize()
         assert testing.nccl().misuses() == []
         return result

@@ -99,14 +99,39 @@ py::dict stats_of(const DeviceGroupHandle& handle) {
   return stats;
 }
 
-py::list explain(const DeviceGroupHandle& handle, const DevicePlan& plan, bool deterministic) {
+py::list explain(const DeviceGroupHandle& handle, const DevicePlan& plan, bool deterministic,
+                 bool from_sum, bool routed, int slots) {
+  const CallForm form{deterministic, from_sum, routed, slots};
   const auto candidates =
-      handle.engine([&](DeviceEngine& engine) { return engine.explain(plan, deterministic); });
+      handle.engine([&](DeviceEngine& engine) { return engine.explain(plan, form); });
   py::list result;
   for (const Candidate& each : candidates) {
     result.append(py::make_tuple(each.path->name(), each.refusal, each.us, each.measured));
   }
   return result;
+}
+
+// A call in numbers: output, output_rows, sizes, routing, summed, deterministic, stream.
+using CallNumbers =
+    std::tuple<uintptr_t, int64_t, uintptr_t, DeviceRouting*, bool, bool, uintptr_t>;
+
+DeviceCall call_from(const CallNumbers& numbers) {
+  const auto& [output, output_rows, sizes, routing, summed, deterministic, stream] = numbers;
+  return {.output = pointer<void>(output),
+          .output_rows = output_rows,
+          .sizes = pointer<const int32_t>(sizes),
+          .routing = routing,
+          .summed = summed,
+          .deterministic = deterministic,
+          .stream = stream_from(stream)};
+}
+
+// The arguments of a top-k sum, as `topk_launch` takes them.
+using SumNumbers = std::tuple<uintptr_t, uintptr_t, uintptr_t, uintptr_t, int64_t, int64_t, int64_t,
+                              int64_t, std::optional<double>, int, int, int, bool>;
+
+kernels::TopkReduceLaunch sum_from(const SumNumbers& numbers) {
+  return std::apply(topk_launch, numbers);
 }
 
 void bind_config(py::module_& module) {
@@ -135,6 +160,17 @@ void bind_config(py::module_& module) {
              c.engine.deadline_ns = deadline_ns;
              c.engine.look_ns = look_ns;
            })
+      .def("set_paths",
+           [](DeviceGroupConfig& c, const std::vector<int>& paths) {
+             c.engine.paths = 0;
+             for (const int path : paths) {
+               c.engine.paths |= bit_of(enum_from<PathKind>(path, kPathKinds, "path"));
+             }
+           })
+      .def("set_windows",
+           [](DeviceGroupConfig& c, int maker) {
+             c.engine.windows = enum_from<WindowMaker>(maker, kWindowMakers, "maker of windows");
+           })
       .def("set_check", [](DeviceGroupConfig& c, bool check) { c.engine.check = check; })
       .def("set_tuning", [](DeviceGroupConfig& c,
                             const std::vector<std::tuple<int, int, size_t, double>>& lines) {
@@ -155,18 +191,55 @@ void bind_calls(py::class_<DeviceGroupHandle>& group) {
            })
       .def("run",
            [](DeviceGroupHandle& self, const DevicePlan& plan, Buffer& buffer, size_t offset,
-              uintptr_t output, uintptr_t stream, bool deterministic) {
-             return self.engine([&](DeviceEngine& engine) {
-               return engine.run(plan, buffer, offset, pointer<void>(output), stream_from(stream),
-                                 deterministic);
-             });
+              const CallNumbers& numbers) {
+             const DeviceCall call = call_from(numbers);
+             return self.engine(
+                 [&](DeviceEngine& engine) { return engine.run(plan, buffer, offset, call); });
            })
       .def("run_from",
-           [](DeviceGroupHandle& self, const DevicePlan& plan, uintptr_t input, uintptr_t output,
-              uintptr_t stream, bool deterministic) {
+           [](DeviceGroupHandle& self, const DevicePlan& plan, uintptr_t input,
+              const CallNumbers& numbers) {
+             const DeviceCall call = call_from(numbers);
              return self.engine([&](DeviceEngine& engine) {
-               return engine.run(plan, pointer<const void>(input), pointer<void>(output),
-                                 stream_from(stream), deterministic);
+               return engine.run(plan, pointer<const void>(input), call);
+             });
+           })
+      .def("combine",
+           [](DeviceGroupHandle& self, const DevicePlan& plan, const SumNumbers& sum,
+              const CallNumbers& numbers) {
+             const kernels::TopkReduceLaunch launch = sum_from(sum);
+             const DeviceCall call = call_from(numbers);
+             return self.engine(
+                 [&](DeviceEngine& engine) { return engine.combine(plan, launch, call); });
+           })
+      .def("fill_out",
+           [](DeviceGroupHandle& self, const SumNumbers& sum, const CallNumbers& numbers) {
+             const kernels::TopkReduceLaunch launch = sum_from(sum);
+             const DeviceCall call = call_from(numbers);
+             self.engine([&](DeviceEngine& engine) { engine.fill_out(launch, call); });
+           })
+      .def("make_routing",
+           [](DeviceGroupHandle& self, uintptr_t ids, bool ids_are_64bit, uintptr_t expert_to_rank,
+              int64_t rows, int64_t slots, int64_t experts) {
+             const kernels::RouteMaskLaunch view{
+                 .ids = pointer<const void>(ids),
+                 .expert_to_rank = pointer<const int32_t>(expert_to_rank),
+                 .rows = rows,
+                 .slots = slots,
+                 .experts = experts,
+                 .ids_are_64bit = ids_are_64bit};
+             return self.engine([&](DeviceEngine& engine) { return engine.make_routing(view); });
+           })
+      .def("needs_memory",
+           [](DeviceGroupHandle& self, const DeviceRouting& routing, uintptr_t stream) {
+             return self.engine([&](DeviceEngine& engine) {
+               return engine.needs_memory(routing, stream_from(stream));
+             });
+           })
+      .def("give",
+           [](DeviceGroupHandle& self, DeviceRouting& routing, uintptr_t memory, uintptr_t stream) {
+             self.engine([&](DeviceEngine& engine) {
+               engine.give(routing, pointer<uint64_t>(memory), stream_from(stream));
              });
            })
       .def("topk_reduce",
@@ -249,8 +322,14 @@ void bind_memory(py::class_<DeviceGroupHandle>& group) {
 void bind_device_group(py::module_& module) {
   bind_config(module);
   py::class_<DevicePlan>(module, "DevicePlan")
-      .def(py::init([](const Plan& plan) { return std::make_unique<DevicePlan>(plan); }))
+      .def(py::init([](Plan plan, bool device_sizes, int64_t padded_to) {
+             plan.device_sizes = device_sizes;
+             plan.padded_to = padded_to;
+             return std::make_unique<DevicePlan>(std::move(plan));
+           }),
+           py::arg("plan"), py::arg("device_sizes") = false, py::arg("padded_to") = 0)
       .def_property_readonly("text", [](const DevicePlan& p) { return p.plan.text; });
+  py::class_<DeviceRouting>(module, "DeviceRouting");
   py::class_<DeviceGroupHandle> group(module, "DeviceGroup");
   group
       .def(py::init<int, int, const DeviceGroupConfig&, py::object>(), py::arg("rank"),
@@ -263,16 +342,24 @@ void bind_device_group(py::module_& module) {
                std::string path;
                std::string no_communicator;
                std::string no_windows;
+               std::string no_direct;
+               std::string no_peers;
+               std::string maker;
              };
              const Facts facts = self.call([](DeviceGroup& it) {
-               return Facts{&it.device(), it.nccl_version(), it.nccl_path(), it.no_communicator(),
-                            it.engine().no_windows()};
+               return Facts{
+                   &it.device(),           it.nccl_version(),         it.nccl_path(),
+                   it.no_communicator(),   it.engine().no_windows(),  it.engine().no_direct(),
+                   it.engine().no_peers(), it.engine().window_maker()};
              });
              py::dict result = properties_of(*facts.device);
              result["nccl"] = facts.version == 0 ? "" : nccl_version_text(facts.version);
              result["nccl_path"] = facts.path;
              result["no_communicator"] = facts.no_communicator;
              result["no_windows"] = facts.no_windows;
+             result["no_direct"] = facts.no_direct;
+             result["no_peers"] = facts.no_peers;
+             result["windows"] = facts.maker;
              return result;
            })
       .def("check",

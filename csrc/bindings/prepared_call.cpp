@@ -29,8 +29,10 @@ PyObject* run(PreparedCall& call, Given given) {
     const py::gil_scoped_release release;
     const std::shared_ptr<DeviceGroup> group = call.group.lock();
     if (group == nullptr) throw Closed("reduce_scatter: the group is closed");
-    done = group->engine().run(*call.plan, *call.buffer, 0, pointer<void>(output),
-                               pointer<void>(stream), deterministic != 0);
+    done = group->engine().run(*call.plan, *call.buffer, 0,
+                               {.output = pointer<void>(output),
+                                .deterministic = deterministic != 0,
+                                .stream = pointer<void>(stream)});
   }
   return PyBool_FromLong(done);
 }

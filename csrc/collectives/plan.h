@@ -25,6 +25,9 @@ struct Plan {
   int64_t rows = 0;
   std::vector<int64_t> begins;
   std::vector<int64_t> counts;
+  // How many rows each rank has is only known on the device: `counts` says how many it may have.
+  bool device_sizes = false;
+  int64_t padded_to = 0;  // of such sizes: rows between two ranks' first ones; 0: packed
   int rank = 0;
   bool routed = false;     // each call brings a Routing, and moves only the rows that it names
   std::string text;        // the call in words: all that must be equal on all ranks

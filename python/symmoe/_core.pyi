@@ -4,7 +4,7 @@ Errors: ValueError for input; everything else is a class of symmoe.errors.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 
 import torch
 
@@ -258,15 +258,33 @@ class DeviceGroupConfig:
     def set_pool(self, granularity: int, max_buffer_bytes: int) -> None: ...
     def set_waits(self, deadline_ns: int, look_ns: int) -> None: ...
     def set_check(self, check: bool) -> None: ...
+    def set_paths(self, paths: Sequence[int]) -> None: ...
+    def set_windows(self, maker: int) -> None: ...
     def set_tuning(self, lines: Sequence[tuple[int, int, int, float]]) -> None: ...
 
 @final
 class DevicePlan:
-    """A Plan with the path that a group of devices chose for it."""
+    """A Plan with the path that a group of devices chose for it.
 
-    def __init__(self, plan: Plan) -> None: ...
+    With sizes on the device the plan's counts are what each rank may have at most.
+    """
+
+    def __init__(self, plan: Plan, device_sizes: bool = False, padded_to: int = 0) -> None: ...
     @property
     def text(self) -> str: ...
+
+@final
+class DeviceRouting:
+    """A batch's routing on a device, and the memory of its masks."""
+
+# Output, its rows, sizes on the device (or 0), routing, whether rows are summed, deterministic,
+# stream.
+DeviceCall: TypeAlias = tuple[int, int, int, DeviceRouting | None, bool, bool, int]
+# input, weights, index, output, tokens, slots, hidden, pairs, scale, types of input, output and
+# weights, index_is_64bit.
+TopkSum: TypeAlias = tuple[
+    int, int, int, int, int, int, int, int, float | None, int, int, int, bool
+]
 
 @final
 class Stream:
@@ -315,18 +333,21 @@ class DeviceGroup:
         gather: Callable[[str, str], list[str]],
     ) -> None: ...
     def prepare(self, plan: DevicePlan, buffer: Buffer) -> Callable[[int, int, bool], bool]: ...
-    def run(
+    def run(self, plan: DevicePlan, buffer: Buffer, offset: int, call: DeviceCall) -> bool: ...
+    def run_from(self, plan: DevicePlan, input: int, call: DeviceCall) -> bool: ...
+    def combine(self, plan: DevicePlan, terms: TopkSum, call: DeviceCall) -> bool: ...
+    def fill_out(self, terms: TopkSum, call: DeviceCall) -> None: ...
+    def make_routing(
         self,
-        plan: DevicePlan,
-        buffer: Buffer,
-        offset: int,
-        output: int,
-        stream: int,
-        deterministic: bool,
-    ) -> bool: ...
-    def run_from(
-        self, plan: DevicePlan, input: int, output: int, stream: int, deterministic: bool
-    ) -> bool: ...
+        ids: int,
+        ids_are_64bit: bool,
+        expert_to_rank: int,
+        rows: int,
+        slots: int,
+        experts: int,
+    ) -> DeviceRouting: ...
+    def needs_memory(self, routing: DeviceRouting, stream: int) -> bool: ...
+    def give(self, routing: DeviceRouting, memory: int, stream: int) -> None: ...
     def topk_reduce(
         self,
         input: int,
@@ -345,7 +366,7 @@ class DeviceGroup:
         stream: int,
     ) -> None: ...
     def explain(
-        self, plan: DevicePlan, deterministic: bool
+        self, plan: DevicePlan, deterministic: bool, from_sum: bool, routed: bool, slots: int
     ) -> list[tuple[str, str, float, bool]]: ...
     def acquire(self, role: int, lane: int, nbytes: int, stream: int) -> Buffer | None: ...
     def rearm(self, buffer: Buffer, stream: int) -> bool: ...

@@ -193,6 +193,8 @@ def _trouble(group: DeviceGroup, settings: Config) -> str:
     if group.world_size == 1:
         return ""
     if facts["no_communicator"]:
+        if not facts["no_peers"]:  # own kernels reduce; the rest is the process group's
+            return f"no NCCL, only reduce_scatter goes without it: {facts['no_communicator']}"
         return f"no NCCL, calls use the process group: {facts['no_communicator']}"
     if settings.windows and facts["no_windows"]:
         return f"no windows, calls use NCCL's ordinary kernels: {facts['no_windows']}"

@@ -11,6 +11,8 @@ PAGE_BYTES = 4096
 MAX_BYTES = 1 << 62
 MAX_SECONDS = 10**6
 _BINARY_UNITS = {"K": 10, "M": 20, "G": 30, "T": 40}
+PATHS = ("direct", "plain", "grouped", "ordered", "pull", "routed", "fused")  # of GPUs
+WINDOW_SOURCES = ("any", "nccl", "vmm")
 _SWITCH = {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}
 
 
@@ -27,6 +29,10 @@ def _byte_count(text: str) -> int:
     if not number.isdecimal():
         raise ValueError("expected bytes, or a number with K, M, G or T")
     return int(number) << shift
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,10 @@ class Config:
         allow_unsafe_nccl: Take the direct path also below NCCL 2.30.7, whose symmetric kernels lack
             a wait: under CUDA graphs they can read stale rows, silently.
         tuning: Path of a table that `symmoe tune` wrote. None: paths are chosen by a model.
+        paths: On GPUs, the only paths that calls may take (docs/paths.md); without "pull", "routed"
+            and "fused" no memory is set aside for them. None: all.
+        window_source: On GPUs, who makes windows: "nccl", "vmm" (the driver's shareable memory,
+            which NCCL knows nothing of), or "any": what serves most paths.
     """
 
     timeout: float = 300.0
@@ -64,6 +74,8 @@ class Config:
     nccl_lib: str | None = None
     allow_unsafe_nccl: bool = False
     tuning: str | None = None
+    paths: tuple[str, ...] | None = None
+    window_source: str = "any"
 
     def __post_init__(self) -> None:
         """Raises ValueError for a setting out of range."""
@@ -87,6 +99,14 @@ class Config:
             )
         if not 0 <= self.spin_us <= MAX_SECONDS * 1e6:
             raise ValueError(f"Config: spin_us must be 0 to {MAX_SECONDS}e6, got {self.spin_us}")
+        for path in self.paths or ():
+            if path not in PATHS:
+                raise ValueError(f"Config: paths must be of {', '.join(PATHS)}, got {path!r}")
+        if self.window_source not in WINDOW_SOURCES:
+            raise ValueError(
+                f"Config: window_source must be one of {', '.join(WINDOW_SOURCES)}, "
+                f"got {self.window_source!r}"
+            )
 
     @classmethod
     def from_env(cls, environment: Mapping[str, str] | None = None) -> Config:
@@ -95,7 +115,8 @@ class Config:
         Variables: SYMMOE_TIMEOUT (seconds), SYMMOE_MAX_BUFFER_BYTES and SYMMOE_GRANULARITY (bytes,
         with K, M, G or T for powers of 1024), SYMMOE_SPIN_US, SYMMOE_CHECK, SYMMOE_PIN,
         SYMMOE_WINDOWS and SYMMOE_ALLOW_UNSAFE_NCCL (0 or 1), SYMMOE_NCCL_LIB and SYMMOE_TUNING
-        (paths). An empty variable counts as unset.
+        (files), SYMMOE_PATHS (names with commas), SYMMOE_WINDOW_SOURCE. An empty variable counts as
+        unset.
 
         Raises:
             ValueError: A malformed value; the message names the variable.
@@ -129,4 +150,6 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "nccl_lib": str,
     "allow_unsafe_nccl": _switch,
     "tuning": str,
+    "paths": _names,
+    "window_source": str,
 }

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from . import _core
+from .device.reserved import ReservedLayout, reserved_layout
 from .plans import Layout, Sizes, as_int, check_lane, make_layout, sizes_key
 
 MAX_LAYOUTS = 512
@@ -79,10 +80,48 @@ class Layouts:
             )
             if self._for_device and layout.plan is not None:
                 layout.device_plan = _core.DevicePlan(layout.plan)
-            if len(self._by_call) >= MAX_LAYOUTS:
-                self._by_call.clear()
-            self._by_call[key] = layout
+            self._remember(key, layout)
         return layout
+
+    def reserved(
+        self,
+        operation: str,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        padded_to: int | None,
+        lane: int,
+        routed: bool,
+    ) -> Layout:
+        """The layout of a call of a device group whose sizes are on the device.
+
+        Raises:
+            TypeError, ValueError: As reserved_layout and check_lane.
+        """
+        where = self._where[operation]
+        lane = check_lane(where, lane)
+        key = ("on the device", operation, shape, dtype, lane, padded_to, routed)
+        layout = self._by_call.get(key)
+        if not isinstance(layout, ReservedLayout):
+            layout = reserved_layout(
+                where,
+                operation,
+                tuple(shape),
+                dtype,
+                padded_to,
+                lane,
+                self._rank,
+                self._world,
+                routed,
+            )
+            assert layout.plan is not None
+            layout.device_plan = _core.DevicePlan(layout.plan, True, layout.padded_to)
+            self._remember(key, layout)
+        return layout
+
+    def _remember(self, key: Any, layout: Layout) -> None:
+        if len(self._by_call) >= MAX_LAYOUTS:
+            self._by_call.clear()
+        self._by_call[key] = layout
 
     def clear(self) -> None:
         """Forgets all."""

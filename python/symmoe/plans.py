@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import torch
 
@@ -78,6 +78,8 @@ class Layout:
         "rows",
         "text",
     )
+
+    device_sizes: ClassVar[bool] = False  # counts are limits; see device/reserved.py
 
     def __init__(
         self,

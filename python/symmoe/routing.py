@@ -6,12 +6,15 @@ the rows for which it has an expert, and the owner of a row reads only the ranks
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 
 from .places import CPU, Place
 from .plans import check_input, check_tensor, name_of
+
+if TYPE_CHECKING:
+    from .device.routes import KnownRouting
 
 ID_TYPES = (torch.int32, torch.int64)
 
@@ -34,7 +37,9 @@ class Routing:
         ValueError: Shapes that do not fit.
     """
 
-    __slots__ = ("expert_to_rank", "topk_ids", "topk_weights")
+    __slots__ = ("_masks", "expert_to_rank", "topk_ids", "topk_weights")
+
+    _masks: dict[str, KnownRouting]  # what groups of devices have made of it, by their names
 
     topk_ids: torch.Tensor
     topk_weights: torch.Tensor | None
@@ -77,6 +82,7 @@ class Routing:
         object.__setattr__(self, "topk_ids", topk_ids)
         object.__setattr__(self, "topk_weights", topk_weights)
         object.__setattr__(self, "expert_to_rank", expert_to_rank)
+        object.__setattr__(self, "_masks", {})
 
     @property
     def slots(self) -> int:

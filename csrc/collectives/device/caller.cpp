@@ -1,5 +1,6 @@
 #include "collectives/device/caller.h"
 
+#include <cstddef>
 #include <cstdint>
 
 #include "base/dtype.h"
@@ -29,6 +30,22 @@ void require_memory(const Caller& caller, const kernels::TopkReduceLaunch& launc
     throw InvalidArgument(caller.text() + ": expert_out has no memory");
   }
   if (launch.output == nullptr) throw InvalidArgument(caller.text() + ": out has no memory");
+}
+
+void require_apart(const Caller& caller, const kernels::TopkReduceLaunch& launch, size_t bytes) {
+  const auto* const begin = static_cast<const std::byte*>(launch.output);
+  const auto check = [&](const char* name, const void* address, int64_t count, size_t element) {
+    const auto* const first = static_cast<const std::byte*>(address);
+    const size_t length = static_cast<size_t>(count) * element;
+    if (first == nullptr || first >= begin + bytes || begin >= first + length) return;
+    throw InvalidArgument(caller.text() + ": the output overlaps " + name + ": it lies in the " +
+                          "window that the sum is written to");
+  };
+  const int64_t slots = launch.tokens * launch.slots;
+  const int64_t rows = launch.index == nullptr ? slots : launch.pairs;
+  check("expert_out", launch.input, rows * launch.hidden, size_of(launch.input_type));
+  check("topk_weights", launch.weights, slots, size_of(launch.weights_type));
+  check("index", launch.index, slots, launch.index_is_64bit ? sizeof(int64_t) : sizeof(int32_t));
 }
 
 }  // namespace symmoe

@@ -29,4 +29,7 @@ void require_aligned(const Caller& caller, const kernels::TopkReduceLaunch& laun
 // Throws InvalidArgument if a top-k sum lacks the memory of its input or output.
 void require_memory(const Caller& caller, const kernels::TopkReduceLaunch& launch);
 
+// Throws InvalidArgument if a top-k sum would write `bytes` of output over its input.
+void require_apart(const Caller& caller, const kernels::TopkReduceLaunch& launch, size_t bytes);
+
 }  // namespace symmoe

@@ -1,6 +1,7 @@
 #include "collectives/device/cost_model.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace symmoe {
 namespace {
@@ -12,27 +13,38 @@ constexpr double kSymmetricUs = 9.0;  // NCCL's symmetric kernels, 8 ranks, smal
 constexpr double kRingStepUs = 2.2;   // per hop of a ring
 constexpr double kLaunchUs = 3.0;     // one more kernel in the stream
 constexpr double kCopyEngineUs = 4.0;
+constexpr double kBarrierUs = 2.0;  // of an own kernel: flags to all peers and back
+
+// A fused kernel makes the sum with the few blocks that may wait for peers.
+constexpr double kFusedMemoryShare = 0.5;
 
 double local_us(const Problem& problem, const LinkRates& rates) {
   return kCopyEngineUs + 2.0 * static_cast<double>(problem.bytes) / rates.memory_bytes_per_us;
 }
 
 // Every path pulls the own rows of all peers; the memory reads all rows and writes the own ones.
-double transfer_us(const Problem& problem, const LinkRates& rates) {
-  const double pulled = static_cast<double>(problem.bytes) * (problem.world - 1);
-  const auto touched = static_cast<double>(problem.total_bytes + problem.bytes);
-  return std::max(pulled / rates.link_bytes_per_us, touched / rates.memory_bytes_per_us);
+// `share` of the rows of others matter.
+double transfer_us(const Problem& problem, double link, double memory, double share) {
+  const double pulled = static_cast<double>(problem.bytes) * (problem.world - 1) * share;
+  const double touched =
+      static_cast<double>(problem.total_bytes) * share + static_cast<double>(problem.bytes);
+  return std::max(pulled / link, touched / memory);
 }
 
-}  // namespace
-
-LinkRates rates_of(int major) {
-  if (major >= kBlackwell) return {.link_bytes_per_us = 720e3, .memory_bytes_per_us = 8.0e6};
-  return {};
+// The top-k sum in front: what it reads of the experts here, and `share` of the rows written.
+double sum_bytes(const Problem& problem, double share) {
+  const double here = std::max(1.0, static_cast<double>(problem.form.slots) / problem.world);
+  return static_cast<double>(problem.total_bytes) * (here + share);
 }
 
-double predicted_us(PathKind kind, const Problem& problem, const LinkRates& rates) {
-  const double moved = transfer_us(problem, rates);
+double pull_us(const Problem& problem, const LinkRates& rates, double share) {
+  return kLaunchUs + 2.0 * kBarrierUs +
+         transfer_us(problem, rates.own_link_bytes_per_us, rates.memory_bytes_per_us, share);
+}
+
+double collective_us(PathKind kind, const Problem& problem, const LinkRates& rates) {
+  const double moved =
+      transfer_us(problem, rates.link_bytes_per_us, rates.memory_bytes_per_us, 1.0);
   const double ring = kRingStepUs * problem.world;
   switch (kind) {
     case PathKind::kLocal:
@@ -47,8 +59,49 @@ double predicted_us(PathKind kind, const Problem& problem, const LinkRates& rate
       const auto scratch = static_cast<double>(problem.bytes) * problem.world;
       return kSymmetricUs + kLaunchUs + moved + 2.0 * scratch / rates.memory_bytes_per_us;
     }
+    case PathKind::kPull:
+      return pull_us(problem, rates, 1.0);
+    case PathKind::kRouted:
+    case PathKind::kFused:
+      return pull_us(problem, rates, present_share(problem));
   }
   return 0.0;
+}
+
+// What a call does in front of its collective.
+double preparation_us(PathKind kind, const Problem& problem, const LinkRates& rates) {
+  const double memory = rates.memory_bytes_per_us;
+  const bool by_mask = takes_routing(kind);
+  const double share = by_mask ? present_share(problem) : 1.0;
+  double us = by_mask && problem.form.routed ? kLaunchUs : 0.0;  // the mask
+  if (problem.form.from_sum) {
+    const double bytes = sum_bytes(problem, share);
+    us += kind == PathKind::kFused ? bytes / (memory * kFusedMemoryShare)
+                                   : kLaunchUs + bytes / memory;
+  } else if (problem.form.routed && !by_mask && kind != PathKind::kLocal) {
+    // Rows that nobody wrote have to become zeros first: the rows that there are go elsewhere.
+    us += kLaunchUs + 2.0 * static_cast<double>(problem.total_bytes) / memory;
+  }
+  return us;
+}
+
+}  // namespace
+
+LinkRates rates_of(int major) {
+  if (major >= kBlackwell) {
+    return {
+        .link_bytes_per_us = 720e3, .own_link_bytes_per_us = 600e3, .memory_bytes_per_us = 8.0e6};
+  }
+  return {};
+}
+
+double present_share(const Problem& problem) {
+  if (!problem.form.routed || problem.form.slots <= 0) return 1.0;
+  return 1.0 - std::pow(1.0 - 1.0 / problem.world, problem.form.slots);
+}
+
+double predicted_us(PathKind kind, const Problem& problem, const LinkRates& rates) {
+  return preparation_us(kind, problem, rates) + collective_us(kind, problem, rates);
 }
 
 }  // namespace symmoe

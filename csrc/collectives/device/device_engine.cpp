@@ -8,6 +8,9 @@
 namespace symmoe {
 namespace {
 
+// Between the deadline of a kernel that waits for peers and that of a queued call.
+constexpr int64_t kKernelsGraceNs = 1'000'000'000;
+
 // Output of the last top-k sum that this thread has queued, if no other call came since.
 thread_local const void* sum_of_thread = nullptr;
 
@@ -32,17 +35,16 @@ DeviceEngine::DeviceEngine(int rank, int world, DeviceParts parts, const DeviceE
       resources_{.communicator = parts_.communicator.get(),
                  .plain = parts_.plain.get(),
                  .no_communicator = parts_.no_communicator,
-                 .no_windows = parts_.no_windows},
+                 .no_windows = parts_.no_windows,
+                 .no_direct = parts_.no_windows,
+                 .no_peers = parts_.no_windows,
+                 .paths = config.paths},
       selector_(config.rates, config.tuning),
-      nccl_windows_(
-          parts_.communicator == nullptr
-              ? nullptr
-              : std::make_unique<NcclSource>(parts_.device, parts_.communicator, parts_.agreement)),
-      lone_windows_(parts_.device),
+      windows_(parts_.device, parts_.communicator, parts_.agreement, rank, world,
+               config.deadline_ns),
       private_memory_(parts_.device),
       scratch_memory_(parts_.device),
-      pool_(world == 1 ? static_cast<WindowSource*>(&lone_windows_) : nccl_windows_.get(),
-            without_own_trims(config.pool),
+      pool_(&windows_, without_own_trims(config.pool),
             [this](const Buffer& buffer) { return settled(buffer); }),
       private_(&private_memory_, config.pool,
                [this](const Buffer& buffer) { return settled(buffer); }),
@@ -50,6 +52,8 @@ DeviceEngine::DeviceEngine(int rank, int world, DeviceParts parts, const DeviceE
                [this](const Buffer& buffer) { return settled(buffer); }),
       lanes_(make_lanes(parts_.device)),
       faults_(parts_.device),
+      kernels_(parts_.device, faults_.record(), config.deadline_ns),
+      hashes_(std::make_shared<MaskHashes>(parts_.device)),
       generation_(fork_generation()),
       watchdog_(
           config.look_ns,
@@ -57,13 +61,7 @@ DeviceEngine::DeviceEngine(int rank, int world, DeviceParts parts, const DeviceE
             parts_.device->adopt_thread();
             look();
           },
-          [this](const std::string& why) { poison(why); }) {
-  if (world_ == 1) {
-    resources_.no_windows = "";
-  } else if (parts_.communicator == nullptr) {
-    resources_.no_windows = parts_.no_communicator;
-  }
-}
+          [this](const std::string& why) { poison(why); }) {}
 
 DeviceEngine::~DeviceEngine() {
   try {
@@ -72,11 +70,11 @@ DeviceEngine::~DeviceEngine() {
     // The device refuses to say whether its work has ended. There is nobody to tell.
   }
   watchdog_.stop();
-  if (nccl_windows_ != nullptr) nccl_windows_->shut();  // before the pool lets go of the memory
+  windows_.shut();  // before the pool lets go of the memory
 }
 
 void DeviceEngine::start() {
-  if (world_ > 1 && resources_.no_windows.empty()) make_first_window();
+  if (world_ == 1 || resources_.no_windows.empty()) find_windows();
   watches_nccl_ = resources_.communicator != nullptr;
 }
 
@@ -110,10 +108,16 @@ void DeviceEngine::require_usable(const char* operation) const {
   }
 }
 
-// `summed`: the rows that the call goes on with.
+// `summed`: the rows that the call goes on with. Its peers wait for it: wrong values can wait, but
+// not that they are gone.
 void DeviceEngine::require_no_faults(const char* operation, const void* summed) {
   const void* const last_sum = std::exchange(sum_of_thread, nullptr);
-  if (last_sum == nullptr || last_sum != summed) faults_.raise(operation, rank_);
+  try {
+    faults_.raise(operation, rank_, last_sum != nullptr && last_sum == summed);
+  } catch (const Error& error) {  // the ranks' kernels go together no longer
+    poison(error.what());
+    throw;
+  }
 }
 
 void DeviceEngine::refuse(const std::string& reason) {
@@ -162,7 +166,10 @@ void DeviceEngine::look() {
     parts_.communicator->check();
     if (parts_.plain != nullptr) parts_.plain->check();
   }
-  const int64_t oldest = now_ns() - config_.deadline_ns;
+  // A kernel that gave up says more than that a call did not end: it gets a little longer.
+  const std::string lost = faults_.lost_peer(rank_);
+  if (!lost.empty()) throw DeadlineExceeded(lost);
+  const int64_t oldest = now_ns() - config_.deadline_ns - kKernelsGraceNs;
   const RelaxedCapture relaxed(*parts_.device);
   for (size_t number = 0; number < lanes_.size(); ++number) {
     const int64_t since = lanes_[number].pending_since_ns();
@@ -189,6 +196,7 @@ void DeviceEngine::poison(const std::string& reason) {
     poisoned_.store(true, std::memory_order_release);
   }
   // What waits on the device for a peer ends now.
+  kernels_.give_up();
   if (parts_.communicator != nullptr) parts_.communicator->abort(&nccl_mutex_);
   if (parts_.plain != nullptr) parts_.plain->abort(&nccl_mutex_);
 }
@@ -215,8 +223,8 @@ PoolStats DeviceEngine::pool_stats() const {
   return stats += private_.stats();
 }
 
-std::vector<Candidate> DeviceEngine::explain(const DevicePlan& plan, bool deterministic) const {
-  const Problem& problem = plan.problems[deterministic ? 1 : 0];
+std::vector<Candidate> DeviceEngine::explain(const DevicePlan& plan, const CallForm& form) const {
+  const Problem problem = problem_of(plan.plan, form);
   return selector_.rank(problem, resources_for(problem));
 }
 
@@ -243,7 +251,7 @@ void DeviceEngine::close() {
   closed_.store(true, std::memory_order_relaxed);
   watchdog_.stop();
   const std::lock_guard nccl(nccl_mutex_);
-  if (nccl_windows_ != nullptr) nccl_windows_->shut();
+  windows_.shut();
 }
 
 }  // namespace symmoe

@@ -12,16 +12,18 @@
 
 #include "base/error.h"
 #include "collectives/device/caller.h"
+#include "collectives/device/device_call.h"
 #include "collectives/device/device_lane.h"
 #include "collectives/device/device_plan.h"
+#include "collectives/device/device_windows.h"
 #include "collectives/device/faults.h"
+#include "collectives/device/peer_calls.h"
 #include "collectives/device/selector.h"
 #include "collectives/device/watchdog.h"
 #include "pool/pool.h"
 #include "runtime/nccl/communicator.h"
 #include "windows/agreement.h"
 #include "windows/device_source.h"
-#include "windows/nccl_source.h"
 
 namespace symmoe {
 
@@ -29,9 +31,11 @@ struct DeviceEngineConfig {
   PoolConfig pool;
   Tuning tuning;
   LinkRates rates;
-  int64_t deadline_ns = 300'000'000'000;  // how long a queued collective may take
-  int64_t look_ns = 250'000'000;          // between two looks at peers and queued work
-  bool check = false;                     // compare calls across ranks before each one
+  uint32_t paths = kAllPaths;               // those that may be taken, by bit_of
+  WindowMaker windows = WindowMaker::kAny;  // whose windows to try
+  int64_t deadline_ns = 300'000'000'000;    // how long a queued collective may take
+  int64_t look_ns = 250'000'000;            // between two looks at peers and queued work
+  bool check = false;                       // compare calls across ranks before each one
 };
 
 // What a group works with, made before it. Null communicators: see Resources.
@@ -41,6 +45,8 @@ struct DeviceParts {
   std::shared_ptr<Communicator> plain;
   std::string no_communicator;  // why there is none
   std::string no_windows;       // why none are to be tried
+  NcclCapabilities nccl;
+  int blocks = 1;  // for one own kernel: so many fit beside those of all lanes, on every rank
   Agreement* agreement = nullptr;
   Liveness* peers = nullptr;
 };
@@ -87,20 +93,32 @@ class DeviceEngine {
   // reported by the call of this thread that goes on with the sum: its peers are waiting for it.
   void topk_reduce(kernels::TopkReduceLaunch launch, StreamHandle stream);
 
-  // Each: collective, queued on `stream`. `output` takes plan.output_bytes(). False: no path can do
-  // it here, which all ranks know alike; nothing was queued.
+  // Each: collective, queued on the call's stream. `call.output` takes plan.output_bytes(), or,
+  // with sizes on the device, what it says it has room for. False: no path can do it here, which
+  // all ranks know alike; nothing was queued. Throws Unavailable, likewise, where sizes are on the
+  // device and no path reads them.
   // From a pool buffer, at `offset`: zero staging where the path sends from a window.
-  bool run(const DevicePlan& plan, Buffer& buffer, size_t offset, void* output, StreamHandle stream,
-           bool deterministic);
-  // From any other device memory. `output` may be exactly the own rows of `input`. Where the path
+  bool run(const DevicePlan& plan, Buffer& buffer, size_t offset, const DeviceCall& call);
+  // From any other device memory. The output may be exactly the own rows of `input`. Where the path
   // sends from a window it is copied into the lane's, or, if that is acquired, into one for this
   // purpose. NCCL wants the same window of all ranks: of those that come here, either all have
-  // acquired the lane's or none.
-  bool run(const DevicePlan& plan, const void* input, void* output, StreamHandle stream,
-           bool deterministic);
+  // acquired the lane's or none. Own kernels do not.
+  bool run(const DevicePlan& plan, const void* input, const DeviceCall& call);
+  // The top-k sum into the lane's window, and reduce_scatter. `sum` needs no output. False also
+  // where there is no window for it.
+  bool combine(const DevicePlan& plan, kernels::TopkReduceLaunch sum, const DeviceCall& call);
+
+  // A routing for calls of this group.
+  std::unique_ptr<DeviceRouting> make_routing(const kernels::RouteMaskLaunch& view) const;
+  // Whether a call on `stream` needs new memory for its masks; and takes such.
+  bool needs_memory(const DeviceRouting& routing, StreamHandle stream) const;
+  void give(DeviceRouting& routing, uint64_t* memory, StreamHandle stream) const;
+  // Zeros where a rank has nothing: what a sum or rows become for whoever reads all of them. Into
+  // other memory than a window.
+  void fill_out(kernels::TopkReduceLaunch sum, const DeviceCall& call);
 
   // The paths for a plan, best first.
-  std::vector<Candidate> explain(const DevicePlan& plan, bool deterministic) const;
+  std::vector<Candidate> explain(const DevicePlan& plan, const CallForm& form) const;
 
   // All collective, as in Engine.
   std::string reserve(const std::vector<Role>& roles, int lanes, size_t bytes, bool pin);
@@ -128,6 +146,10 @@ class DeviceEngine {
   const DeviceCounts& counts() const { return counts_; }
   const std::string& no_windows() const { return resources_.no_windows; }
   const std::string& no_communicator() const { return resources_.no_communicator; }
+  std::string no_direct() const { return resources_snapshot().no_direct; }
+  std::string no_peers() const { return resources_snapshot().no_peers; }
+  // "NCCL", "VMM", or "" where there are none, or none that peers see.
+  const char* window_maker() const { return windows_.maker(); }
 
  private:
   Caller by(const char* operation) const { return {operation, rank_}; }
@@ -142,31 +164,46 @@ class DeviceEngine {
   auto guarded(Body&& body);
 
   // Buffers (memory_calls.cpp).
-  void make_first_window();
+  void find_windows();
+  void note_peers();
   Pool& pool_of(const Slot& slot) { return slot.role == Role::kDispatch ? private_ : pool_; }
   std::shared_ptr<Buffer> buffer_for(const Slot& slot, size_t bytes, const CaptureState& capture,
                                      const char* operation);
-  std::shared_ptr<Buffer> scratch_for(const Plan& plan, size_t bytes, const CaptureState& capture);
+  std::shared_ptr<Buffer> writable_window(const Slot& slot, size_t bytes,
+                                          const CaptureState& capture, StreamHandle stream,
+                                          const char* operation);
+  std::shared_ptr<Buffer> scratch_for(const Plan& plan, size_t bytes, const CaptureState& capture,
+                                      Use use = Use::kStage);
   std::string make_buffers(const std::vector<Slot>& slots, size_t bytes, const std::string& request,
                            const std::string& refusal);
   std::string make_private(Pool& pool, const std::vector<Slot>& slots, size_t bytes,
                            const std::string& request);
-  void lose_windows(const std::string& reason);
-  void lose_broken_communicator();
+  void lose_broken_communicator(const std::string& why);
   void give_back(const std::string& request, bool unpin);
   void wait_until_unused();
   bool settled(const Buffer& buffer) const;
 
-  // Calls (transfer_calls.cpp).
+  // Calls (transfer_calls.cpp; combine in combine_calls.cpp).
   struct Source;
+  static CallForm form_of(const DeviceCall& call, const Source& source);
+  Resources resources_snapshot() const;
   Resources resources_for(const Problem& problem) const;
-  const DevicePath* path_for(const DevicePlan& plan, bool deterministic) const;
-  void require_fit(const Plan& plan, const void* output) const;
+  const DevicePath* path_for(const DevicePlan& plan, const CallForm& form) const;
+  void require_fit(const Plan& plan, const DeviceCall& call) const;
+  void require_path(const DevicePlan& plan, const CallForm& form, const DevicePath* path) const;
   void require_source(const Plan& plan, const Buffer& buffer, size_t offset) const;
-  void compare(const Plan& plan, const Buffer* window, size_t offset, bool deterministic);
-  bool queue(const DevicePlan& plan, const Source& source, void* output, StreamHandle stream,
-             bool deterministic);
-  std::shared_ptr<Buffer> staging_for(const Plan& plan, const CaptureState& capture);
+  void compare(const Plan& plan, const CallForm& form, const Buffer* window, size_t offset);
+  bool queue(const DevicePlan& plan, const Source& source, const DeviceCall& call);
+  void send(const Plan& rows, const DevicePath& path, const Source& source, const Buffer* staged,
+            const DeviceCall& call, std::byte* scratch);
+  bool must_stage(const DevicePath& path, const Source& source, bool rows_missing) const;
+  std::shared_ptr<Buffer> staging_for(const Plan& plan, const DevicePath& path, bool rows_missing,
+                                      const CaptureState& capture);
+  void stage(const Plan& plan, const Source& source, std::byte* to, bool rows_missing,
+             const DeviceCall& call);
+  // Routings (staging_calls.cpp).
+  RouteMask mask_of(const DeviceCall& call);
+  kernels::RoutingView view_of(const DeviceCall& call, bool by_mask);
 
   int rank_;
   int world_;
@@ -175,8 +212,7 @@ class DeviceEngine {
   Resources resources_;
   std::atomic<uint32_t> resources_version_ = 1;
   Selector selector_;
-  std::unique_ptr<NcclSource> nccl_windows_;
-  DeviceSource lone_windows_;  // of a world of one, which needs no NCCL
+  DeviceWindows windows_;
   DeviceSource private_memory_;
   DeviceSource scratch_memory_;
   Pool pool_;                     // windows
@@ -184,6 +220,8 @@ class DeviceEngine {
   Pool scratch_;                  // what paths need for themselves
   std::deque<DeviceLane> lanes_;  // by role and lane
   Faults faults_;
+  PeerKernels kernels_;
+  std::shared_ptr<MaskHashes> hashes_;  // also of routings that outlive the group
   DeviceCounts counts_;
   std::mutex nccl_mutex_;  // communicators are not thread-safe
   std::mutex growth_mutex_;

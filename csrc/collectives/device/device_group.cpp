@@ -4,6 +4,8 @@
 #include <exception>
 #include <utility>
 
+#include "kernels/device/peer_grid.h"
+
 namespace symmoe {
 namespace {
 
@@ -44,9 +46,10 @@ DeviceGroup::DeviceGroup(int rank, int world, const DeviceGroupConfig& config,
                     .plain = plain_,
                     .no_communicator = no_communicator_,
                     .no_windows = config.no_windows,
+                    .nccl = capabilities_,
+                    .blocks = blocks_,
                     .agreement = agreement_.get(),
                     .peers = &peers_};
-  if (parts.no_windows.empty() && world_ > 1) parts.no_windows = capabilities_.no_direct;
   DeviceEngineConfig engine = config.engine;
   engine.rates = rates_of(device_->properties().major);
   std::string failure;
@@ -64,25 +67,33 @@ DeviceGroup::DeviceGroup(int rank, int world, const DeviceGroupConfig& config,
 
 void DeviceGroup::open_device(const DeviceGroupConfig& config) {
   std::string failure;
-  std::string request = "device";
+  std::string kind = "none";
+  int multiprocessors = 0;
   try {
     device_ = Device::open(config.back_end, config.ordinal);
     // Costs are predicted from these: they have to be the same for all ranks.
-    request += std::string(" ") + device_->kind() + " " +
-               std::to_string(device_->properties().major) + "." +
-               std::to_string(device_->properties().minor);
+    const DeviceProperties& mine = device_->properties();
+    kind = std::string(device_->kind()) + " " + std::to_string(mine.major) + "." +
+           std::to_string(mine.minor);
+    multiprocessors = mine.multiprocessors;
   } catch (const std::exception& error) {
     failure = error.what();
-    request += " none";
   }
-  const Answers answers = agree(*agreement_, rank_, "device", failure, request);
-  if (!answers.failures.empty()) throw Unavailable("init: " + answers.failures);
-  for (size_t other = 0; other < answers.details.size(); ++other) {
-    if (answers.details[other] == answers.details.front()) continue;
+  const Answers kinds = agree(*agreement_, rank_, "device", failure, "device " + kind);
+  if (!kinds.failures.empty()) throw Unavailable("init: " + kinds.failures);
+  for (size_t other = 0; other < kinds.details.size(); ++other) {
+    if (kinds.details[other] == kinds.details.front()) continue;
     throw Mismatch("init, rank " + std::to_string(rank_) +
-                   ": devices differ. Rank 0: " + answers.details.front() + ". Rank " +
-                   std::to_string(other) + ": " + answers.details[other]);
+                   ": devices differ. Rank 0: " + kinds.details.front() + ". Rank " +
+                   std::to_string(other) + ": " + kinds.details[other]);
   }
+  // A part of a GPU counts as the smaller one that it is: the ranks' kernels meet block by block.
+  const Answers counts =
+      agree(*agreement_, rank_, "multiprocessors", "", std::to_string(multiprocessors));
+  int fewest = multiprocessors;
+  for (const std::string& count : counts.details) fewest = std::min(fewest, std::stoi(count));
+  // All lanes' kernels may wait at the same time, and each needs all of its blocks to be running.
+  blocks_ = std::clamp(fewest * kernels::kPeerBlocksAtOnce / kMaxLanes, 1, kernels::kMaxBlocks);
 }
 
 void DeviceGroup::open_nccl(const DeviceGroupConfig& config) {

@@ -52,6 +52,7 @@ class DeviceGroup {
   std::shared_ptr<Device> device_;
   std::shared_ptr<const NcclLibrary> library_;
   NcclCapabilities capabilities_;
+  int blocks_ = 1;  // of one own kernel
   std::string no_communicator_;
   std::shared_ptr<Communicator> communicator_;
   std::shared_ptr<Communicator> plain_;

@@ -11,19 +11,18 @@
 
 namespace symmoe {
 
-// A plan with the path that its group chose for it, so that a call does not choose again.
+// A plan with the paths that its group chose for it, so that a call does not choose again.
 struct DevicePlan {
-  explicit DevicePlan(Plan sealed)
-      : plan(std::move(sealed)), problems{problem_of(plan, false), problem_of(plan, true)} {}
+  explicit DevicePlan(Plan sealed) : plan(std::move(sealed)) {}
 
   struct Choice {
     std::atomic<const DevicePath*> path = nullptr;
-    std::atomic<uint32_t> version = 0;  // of the group's resources at that time; 0: none yet
+    // The group's resources at that time, above the call's slots; 0: none yet.
+    std::atomic<uint64_t> stamp = 0;
   };
 
   Plan plan;
-  std::array<Problem, 2> problems;        // by deterministic
-  mutable std::array<Choice, 2> choices;  // likewise
+  mutable std::array<Choice, kForms> choices;  // by index_of(form)
 };
 
 }  // namespace symmoe

@@ -21,27 +21,47 @@ constexpr int64_t kPatienceNs = 2'000'000'000;
 
 // --- getting a buffer ----------------------------------------------------------------------------
 
-void DeviceEngine::make_first_window() {
-  const std::lock_guard nccl(nccl_mutex_);
-  try {
-    pool_.get(Slot{}, 1);
-  } catch (const OutOfMemory& error) {
-    lose_windows(error.what());
-  } catch (const Unavailable& error) {
-    lose_windows(error.what());
+// Collective. The first window is made now, and NCCL's own set-up with it.
+void DeviceEngine::find_windows() {
+  const WindowWishes wishes{.maker = config_.windows,
+                            .nccl = parts_.nccl,
+                            .no_communicator = resources_.no_communicator,
+                            .own_kernels = (config_.paths & kOwnKernels) != 0};
+  const std::string reason = windows_.start(
+      wishes,
+      [this] {
+        const std::lock_guard nccl(nccl_mutex_);
+        pool_.get(Slot{}, 1);
+      },
+      [this](const std::string& why) { lose_broken_communicator(why); });
+  resources_.no_windows = reason;
+  resources_.no_direct = reason;
+  resources_.no_peers = windows_.no_peers();
+  resources_.nccl_windows = windows_.of_nccl();
+  if (reason.empty()) {
+    resources_.no_direct = parts_.nccl.no_direct;
+    if (resources_.no_direct.empty() && !resources_.nccl_windows) {
+      resources_.no_direct = "the windows are not NCCL's";
+    }
   }
+  if (resources_.no_peers.empty()) {
+    kernels_.use(*windows_.peers(), rank_, world_, parts_.blocks);
+  }
+  ++resources_version_;
 }
 
-// All ranks have met the same failure.
-void DeviceEngine::lose_windows(const std::string& reason) {
-  resources_.no_windows = reason;
-  lose_broken_communicator();
+// After windows were made: one may be out of a peer's reach, which all ranks know alike.
+void DeviceEngine::note_peers() {
+  const std::string reason = windows_.no_peers();
+  if (reason.empty() || !no_peers().empty()) return;
+  const std::lock_guard lock(text_mutex_);
+  resources_.no_peers = reason;
   ++resources_version_;
 }
 
 // Collective. A registration that failed on one rank may have left the others waiting inside NCCL,
 // and the communicator in a state that no call gets out of: then the group goes on without it.
-void DeviceEngine::lose_broken_communicator() {
+void DeviceEngine::lose_broken_communicator(const std::string& why) {
   std::string failure;
   try {
     parts_.communicator->check();
@@ -52,7 +72,7 @@ void DeviceEngine::lose_broken_communicator() {
   if (failures.empty()) return;
   resources_.communicator = nullptr;
   resources_.plain = nullptr;
-  resources_.no_communicator = resources_.no_windows + "; NCCL is of no use since: " + failures;
+  resources_.no_communicator = why + "; NCCL is of no use since: " + failures;
   parts_.communicator->abort();
   if (parts_.plain != nullptr) parts_.plain->abort();
 }
@@ -61,8 +81,7 @@ std::shared_ptr<Buffer> DeviceEngine::acquire(Role role, int number, size_t byte
                                               StreamHandle stream) {
   require_usable("acquire");
   require_no_faults("acquire");
-  DeviceLane& here = lane(role, number, "acquire");
-  const LaneCall call(here, by("acquire"));
+  const LaneCall call(lane(role, number, "acquire"), by("acquire"));
   if (!resources_.no_windows.empty()) {
     refuse(resources_.no_windows);
     return nullptr;
@@ -71,22 +90,30 @@ std::shared_ptr<Buffer> DeviceEngine::acquire(Role role, int number, size_t byte
     refuse(*reason);
     return nullptr;
   }
-  return guarded([&]() -> std::shared_ptr<Buffer> {
+  return guarded([&] {
     const CaptureState capture = parts_.device->capture_state(stream);
     const Slot slot{role, number, Use::kAcquired};
-    const auto outgrown = pool_of(slot).current(slot);
-    if (outgrown != nullptr && outgrown->window.bytes < bytes && !capture.active) {
-      // It is not given back before what writes it has ended.
-      here.order(stream, capture, *parts_.device, by("acquire"));
-      here.note(stream, capture);
-    }
-    auto buffer = buffer_for(slot, std::max(bytes, size_t{1}), capture, "acquire");
-    if (buffer == nullptr) return nullptr;
-    here.order(stream, capture, *parts_.device, by("acquire"));
-    buffer->armed.store(true, std::memory_order_relaxed);
-    if (capture.active) buffer->pinned = true;
-    return buffer;
+    return writable_window(slot, std::max(bytes, size_t{1}), capture, stream, "acquire");
   });
+}
+
+// The lane is taken. Behind the lane's last call in the stream's order.
+std::shared_ptr<Buffer> DeviceEngine::writable_window(const Slot& slot, size_t bytes,
+                                                      const CaptureState& capture,
+                                                      StreamHandle stream, const char* operation) {
+  DeviceLane& here = lane(slot.role, slot.lane, operation);
+  const auto outgrown = pool_of(slot).current(slot);
+  if (outgrown != nullptr && outgrown->window.bytes < bytes && !capture.active) {
+    // It is not given back before what writes it has ended.
+    here.order(stream, capture, *parts_.device, by(operation));
+    here.note(stream, capture);
+  }
+  auto buffer = buffer_for(slot, bytes, capture, operation);
+  if (buffer == nullptr) return nullptr;
+  here.order(stream, capture, *parts_.device, by(operation));
+  buffer->armed.store(true, std::memory_order_relaxed);
+  if (capture.active) buffer->pinned = true;
+  return buffer;
 }
 
 bool DeviceEngine::rearm(Buffer& buffer, StreamHandle stream) {
@@ -131,8 +158,8 @@ std::shared_ptr<Buffer> DeviceEngine::buffer_for(const Slot& slot, size_t bytes,
 
 // Collective if it has to grow, which it has to on all ranks alike. Null likewise.
 std::shared_ptr<Buffer> DeviceEngine::scratch_for(const Plan& plan, size_t bytes,
-                                                  const CaptureState& capture) {
-  const Slot slot{plan.role, plan.lane, Use::kStage};
+                                                  const CaptureState& capture, Use use) {
+  const Slot slot{plan.role, plan.lane, use};
   if (auto current = scratch_.current(slot); current != nullptr && current->window.bytes >= bytes) {
     return current;
   }
@@ -216,6 +243,7 @@ std::string DeviceEngine::make_buffers(const std::vector<Slot>& slots, size_t by
   } catch (const Unavailable& error) {
     return undo(error.what());
   }
+  note_peers();
   const std::string failures = own.empty() ? "" : make_private(private_, own, bytes, request);
   return failures.empty() ? "" : undo(failures);
 }

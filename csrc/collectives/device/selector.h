@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "collectives/device/cost_model.h"
@@ -30,6 +31,10 @@ class Selector {
   const DevicePath* choose(const Problem& problem, const Resources& resources) const;
 
  private:
+  static std::string refusal(const DevicePath& path, const Problem& problem,
+                             const Resources& resources);
+  std::pair<double, bool> expected(PathKind kind, const Problem& problem) const;
+
   LinkRates rates_;
   Tuning tuning_;
 };

@@ -1,39 +1,53 @@
 // What moves rows: checks of the caller's memory, the choice of a path, staging, order of use.
+#include <algorithm>
 #include <string>
 #include <utility>
 
+#include "collectives/device/call_source.h"
 #include "collectives/device/device_engine.h"
 
 namespace symmoe {
 
-// Where a call's rows are.
-struct DeviceEngine::Source {
-  const std::byte* send = nullptr;
-  std::shared_ptr<Buffer> buffer;  // null: the caller's own memory
-  size_t offset = 0;
-};
+Resources DeviceEngine::resources_snapshot() const {
+  const std::lock_guard lock(text_mutex_);
+  return resources_;
+}
 
 // A call that no window can hold goes another way, on all ranks alike.
 Resources DeviceEngine::resources_for(const Problem& problem) const {
-  Resources resources = resources_;
+  Resources resources = resources_snapshot();
   if (resources.no_windows.empty() && problem.total_bytes > 0) {
     resources.no_windows = pool_.refuses(problem.total_bytes).value_or("");
   }
   return resources;
 }
 
-const DevicePath* DeviceEngine::path_for(const DevicePlan& plan, bool deterministic) const {
-  DevicePlan::Choice& choice = plan.choices[deterministic ? 1 : 0];
-  const uint32_t version = resources_version_.load(std::memory_order_acquire);
-  if (choice.version.load(std::memory_order_acquire) == version) return choice.path.load();
-  const Problem& problem = plan.problems[deterministic ? 1 : 0];
+const DevicePath* DeviceEngine::path_for(const DevicePlan& plan, const CallForm& form) const {
+  DevicePlan::Choice& choice = plan.choices[index_of(form)];
+  const uint64_t stamp = uint64_t{resources_version_.load(std::memory_order_acquire)} << 32 |
+                         static_cast<uint32_t>(form.slots);
+  if (choice.stamp.load(std::memory_order_acquire) == stamp) return choice.path.load();
+  const Problem problem = problem_of(plan.plan, form);
   const DevicePath* const path = selector_.choose(problem, resources_for(problem));
   choice.path.store(path);
-  choice.version.store(version, std::memory_order_release);
+  choice.stamp.store(stamp, std::memory_order_release);
   return path;
 }
 
-void DeviceEngine::require_fit(const Plan& plan, const void* output) const {
+// Before anything is queued: a guess would give wrong rows.
+void DeviceEngine::require_path(const DevicePlan& plan, const CallForm& form,
+                                const DevicePath* path) const {
+  if (path != nullptr || !plan.plan.device_sizes) return;
+  const Problem problem = problem_of(plan.plan, form);
+  const Resources resources = resources_for(problem);
+  std::string reason = path_of(PathKind::kPull).refusal(problem, resources);
+  if (reason.empty()) reason = "they are left out by the settings (Config.paths, SYMMOE_PATHS)";
+  throw Unavailable(at(plan.plan.operation()) +
+                    ": sizes on the device need symmoe's own kernels, and there are none here: " +
+                    reason + " (" + plan.plan.text + "); give the sizes on the host");
+}
+
+void DeviceEngine::require_fit(const Plan& plan, const DeviceCall& call) const {
   const auto refuse_call = [&](const std::string& what) {
     throw InvalidArgument(at(plan.operation()) + ": " + what + " (" + plan.text + ")");
   };
@@ -41,12 +55,18 @@ void DeviceEngine::require_fit(const Plan& plan, const void* output) const {
     refuse_call("the plan is one of rank " + std::to_string(plan.rank) + " in a world of " +
                 std::to_string(plan.counts.size()) + ", not of " + std::to_string(world_));
   }
-  if (plan.output_bytes() == 0) return;
-  if (output == nullptr) refuse_call("out is null");
-  if (overlaps(output, plan.output_bytes())) {
+  if (plan.device_sizes != (call.sizes != nullptr)) {
+    refuse_call(plan.device_sizes ? "sizes have no memory" : "there are sizes on the device");
+  }
+  const size_t bytes = plan.device_sizes
+                           ? plan.bytes_of(std::min(call.output_rows, plan.own_count()))
+                           : plan.output_bytes();
+  if (bytes == 0) return;
+  if (call.output == nullptr) refuse_call("out is null");
+  if (overlaps(call.output, bytes)) {
     refuse_call("out overlaps a buffer of the pool; it must be the caller's memory");
   }
-  require_aligned(by(plan.operation()), "out", output, size_of(plan.dtype));
+  require_aligned(by(plan.operation()), "out", call.output, size_of(plan.dtype));
 }
 
 void DeviceEngine::require_source(const Plan& plan, const Buffer& buffer, size_t offset) const {
@@ -70,39 +90,37 @@ void DeviceEngine::require_source(const Plan& plan, const Buffer& buffer, size_t
   }
 }
 
-bool DeviceEngine::run(const DevicePlan& plan, Buffer& buffer, size_t offset, void* output,
-                       StreamHandle stream, bool deterministic) {
+bool DeviceEngine::run(const DevicePlan& plan, Buffer& buffer, size_t offset,
+                       const DeviceCall& call) {
   require_usable(plan.plan.operation());
   require_no_faults(plan.plan.operation(), buffer.window.base + offset);
-  require_fit(plan.plan, output);
-  const LaneCall call(lane(plan.plan.role, plan.plan.lane, plan.plan.operation()),
-                      by(plan.plan.operation()));
+  require_fit(plan.plan, call);
+  const LaneCall taken(lane(plan.plan.role, plan.plan.lane, plan.plan.operation()),
+                       by(plan.plan.operation()));
   require_source(plan.plan, buffer, offset);
-  return queue(plan, {buffer.window.base + offset, buffer.shared_from_this(), offset}, output,
-               stream, deterministic);
+  return queue(plan, {buffer.window.base + offset, buffer.shared_from_this(), offset}, call);
 }
 
-bool DeviceEngine::run(const DevicePlan& plan, const void* input, void* output, StreamHandle stream,
-                       bool deterministic) {
+bool DeviceEngine::run(const DevicePlan& plan, const void* input, const DeviceCall& call) {
   require_usable(plan.plan.operation());
   require_no_faults(plan.plan.operation(), input);
-  require_fit(plan.plan, output);
-  const LaneCall call(lane(plan.plan.role, plan.plan.lane, plan.plan.operation()),
-                      by(plan.plan.operation()));
+  require_fit(plan.plan, call);
+  const LaneCall taken(lane(plan.plan.role, plan.plan.lane, plan.plan.operation()),
+                       by(plan.plan.operation()));
   if (input == nullptr && plan.plan.input_bytes() != 0) {
     throw InvalidArgument(at(plan.plan.operation()) + ": input has no memory (" + plan.plan.text +
                           ")");
   }
   require_aligned(by(plan.plan.operation()), "input", input, size_of(plan.plan.dtype));
-  return queue(plan, {static_cast<const std::byte*>(input), nullptr, 0}, output, stream,
-               deterministic);
+  return queue(plan, {static_cast<const std::byte*>(input), nullptr, 0}, call);
 }
 
 // Collective. `window`: where this rank's rows will be read, null if that does not matter.
-void DeviceEngine::compare(const Plan& plan, const Buffer* window, size_t offset,
-                           bool deterministic) {
+void DeviceEngine::compare(const Plan& plan, const CallForm& form, const Buffer* window,
+                           size_t offset) {
   std::string request = "call " + plan.text + " lane=" + std::to_string(plan.lane);
-  if (deterministic) request += " deterministic";
+  if (form.deterministic) request += " deterministic";
+  if (form.routed) request += " slots=" + std::to_string(form.slots);
   // NCCL reads what lies at the same place of the same window on every rank.
   if (window != nullptr) {
     request +=
@@ -112,74 +130,85 @@ void DeviceEngine::compare(const Plan& plan, const Buffer* window, size_t offset
 }
 
 // The lane is taken.
-bool DeviceEngine::queue(const DevicePlan& plan, const Source& source, void* output,
-                         StreamHandle stream, bool deterministic) {
+bool DeviceEngine::queue(const DevicePlan& plan, const Source& source, const DeviceCall& call) {
+  const Plan& rows = plan.plan;
+  const CallForm form = form_of(call, source);
+  require_path(plan, form, path_for(plan, form));
   return guarded([&] {
     const Device& device = *parts_.device;
-    const CaptureState capture = device.capture_state(stream);
-    DeviceLane& here = lane(plan.plan.role, plan.plan.lane, plan.plan.operation());
+    const CaptureState capture = device.capture_state(call.stream);
 
     // First all that is settled with the other ranks, so that they meet in the same order.
-    const DevicePath* path = path_for(plan, deterministic);
+    const DevicePath* path = path_for(plan, form);
+    const bool rows_missing = path != nullptr && is_missing_rows(*path, form);
     std::shared_ptr<Buffer> staged;
-    if (path != nullptr && path->sends_from_window() && source.buffer == nullptr) {
-      staged = staging_for(plan.plan, capture);
-      if (staged == nullptr) path = path_for(plan, deterministic);  // less is possible than before
+    if (path != nullptr && must_stage(*path, source, rows_missing)) {
+      staged = staging_for(rows, *path, rows_missing, capture);
+      if (staged == nullptr) {
+        if (rows.device_sizes || rows_missing) return false;
+        path = path_for(plan, form);  // less is possible than before
+      }
     }
     std::shared_ptr<Buffer> scratch;
-    const size_t scratch_bytes =
-        path == nullptr ? 0 : path->scratch_bytes(plan.problems[deterministic ? 1 : 0]);
+    const size_t scratch_bytes = path == nullptr ? 0 : path->scratch_bytes(problem_of(rows, form));
     if (scratch_bytes > 0) {
-      scratch = scratch_for(plan.plan, scratch_bytes, capture);
+      scratch = scratch_for(rows, scratch_bytes, capture);
       if (scratch == nullptr) path = nullptr;
     }
     if (config_.check && world_ > 1) {
-      const Buffer* const window = source.buffer != nullptr ? source.buffer.get() : staged.get();
-      const bool matters = path != nullptr && path->sends_from_window();
-      compare(plan.plan, matters ? window : nullptr, source.offset, deterministic);
+      const Buffer* const window =
+          source.buffer != nullptr && staged == nullptr ? source.buffer.get() : staged.get();
+      const bool matters = path != nullptr && path->kind() == PathKind::kDirect;
+      compare(rows, form, matters ? window : nullptr, staged == nullptr ? source.offset : 0);
     }
     if (path == nullptr) return false;
 
-    here.order(stream, capture, device, by(plan.plan.operation()));
-    Transfer transfer{.plan = plan.plan,
-                      .send = source.send,
-                      .receive = static_cast<std::byte*>(output),
-                      .scratch = scratch == nullptr ? nullptr : scratch->window.base,
-                      .stream = stream,
-                      .device = device,
-                      .resources = resources_};
+    DeviceLane& here = lane(rows.role, rows.lane, rows.operation());
+    here.order(call.stream, capture, device, by(rows.operation()));
     for (Buffer* const used : {source.buffer.get(), staged.get(), scratch.get()}) {
       if (used != nullptr && capture.active) used->pinned = true;
     }
     if (source.buffer != nullptr) source.buffer->armed.store(false, std::memory_order_relaxed);
     try {
-      if (staged != nullptr) {
-        transfer.send = staged->window.base;
-        device.copy_to_window({.source = source.send,
-                               .destination = staged->window.base,
-                               .bytes = static_cast<int64_t>(plan.plan.input_bytes())},
-                              stream);
-      }
-      const std::lock_guard nccl(nccl_mutex_);
-      path->run(transfer);
+      if (staged != nullptr) stage(rows, source, staged->window.base, rows_missing, call);
+      send(rows, *path, source, staged.get(), call,
+           scratch == nullptr ? nullptr : scratch->window.base);
     } catch (...) {
-      here.note(stream, capture);  // a part may be on its way, and uses the buffers
+      here.note(call.stream, capture);  // a part may be on its way, and uses the buffers
       throw;
     }
-    here.note(stream, capture);
+    here.note(call.stream, capture);
     counts_.paths[static_cast<size_t>(path->kind())].fetch_add(1, std::memory_order_relaxed);
     if (staged != nullptr) counts_.staged.fetch_add(1, std::memory_order_relaxed);
     return true;
   });
 }
 
-// In the window that a rank with its rows in the pool sends from, since NCCL wants all ranks to
-// send from the same. But not if this rank's rows for another call may be in there.
-std::shared_ptr<Buffer> DeviceEngine::staging_for(const Plan& plan, const CaptureState& capture) {
-  Slot slot{plan.role, plan.lane, Use::kAcquired};
-  const auto current = pool_.current(slot);
-  if (current != nullptr && current->armed.load(std::memory_order_relaxed)) slot.use = Use::kStage;
-  return buffer_for(slot, plan.input_bytes(), capture, plan.operation());
+void DeviceEngine::send(const Plan& rows, const DevicePath& path, const Source& source,
+                        const Buffer* staged, const DeviceCall& call, std::byte* scratch) {
+  Transfer transfer{.plan = rows,
+                    .send = staged == nullptr ? source.send : staged->window.base,
+                    .receive = static_cast<std::byte*>(call.output),
+                    .scratch = scratch,
+                    .stream = call.stream,
+                    .device = *parts_.device,
+                    .resources = resources_};
+  if ((bit_of(path.kind()) & kOwnKernels) == 0) {
+    const std::lock_guard nccl(nccl_mutex_);
+    path.run(transfer);
+    return;
+  }
+  const Buffer& window = staged == nullptr ? *source.buffer : *staged;
+  PeerRows where{.ordinal = window.window.ordinal,
+                 .offset = staged == nullptr ? source.offset : 0,
+                 .sizes = call.sizes,
+                 .padded_to = rows.padded_to,
+                 .output_rows = call.output_rows};
+  if (call.routing != nullptr && takes_routing(path.kind())) where.route = mask_of(call);
+  PeerCall peers = kernels_.call(rows, where, static_cast<uint32_t>(path.kind()));
+  peers.sum = source.sum;
+  transfer.peers = &peers;
+  path.run(transfer);
 }
 
 }  // namespace symmoe

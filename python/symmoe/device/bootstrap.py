@@ -13,7 +13,8 @@ from typing import Any
 import torch.distributed as dist
 
 from .. import _core
-from ..config import Config
+from ..config import PATHS as CHOSEN_PATHS
+from ..config import WINDOW_SOURCES, Config
 from ..errors import DeadlineError, SymmoeError
 from ..exchange import Exchange
 from ..places import DevicePlace
@@ -21,7 +22,7 @@ from ..plans import WINDOW_TYPES, name_of
 from . import libraries
 from .group import DeviceGroup
 
-PATHS = ("local", "direct", "plain", "grouped", "ordered")
+PATHS = ("local", *CHOSEN_PATHS)  # the core's numbers
 LOOK_SECONDS = 0.25
 _DTYPES = {name_of(dtype): code for dtype, code in WINDOW_TYPES.items()}
 
@@ -68,6 +69,8 @@ def make_group(
     settings.set_pool(config.granularity, config.max_buffer_bytes or 0)
     settings.set_waits(int(config.timeout * 1e9), int(LOOK_SECONDS * 1e9))
     settings.set_check(config.check)
+    settings.set_paths([PATHS.index(path) for path in config.paths or CHOSEN_PATHS])
+    settings.set_windows(WINDOW_SOURCES.index(config.window_source))
     settings.set_tuning(read_tuning(config.tuning, world, place.kind))
 
     turns = itertools.count()

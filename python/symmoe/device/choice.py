@@ -14,7 +14,11 @@ _WHAT = {
     "plain": "NCCL's ordinary kernels, from and to ordinary memory",
     "grouped": "one NCCL operation per rank, started together",
     "ordered": "rows travel unreduced and are added here, in rank order",
+    "pull": "one kernel reads all ranks' rows in their windows and adds them in rank order",
+    "routed": "one kernel reads the rows of the ranks that hold one of a token's experts",
+    "fused": "one kernel makes the sum, waits for the peers and reads their rows",
 }
+_FROM_WINDOWS = ("direct", "pull", "routed", "fused")
 
 
 def decide(candidates: list[Candidate], in_window: bool) -> Decision:
@@ -40,7 +44,7 @@ def decide(candidates: list[Candidate], in_window: bool) -> Decision:
         for name, refusal, us, measured in others
     ]
     reason = f"{_WHAT[best[0]]}; {_time(best[2], best[3])}"
-    if best[0] == "direct":
+    if best[0] in _FROM_WINDOWS:
         reason += (
             "; nothing is staged" if in_window else "; the input is copied into a window first"
         )

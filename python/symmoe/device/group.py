@@ -13,23 +13,15 @@ from torch import Tensor
 
 from .. import topk
 from ..decision import Decision
-from ..errors import SymmoeError
-from ..plans import (
-    ALL_GATHER,
-    REDUCE_SCATTER,
-    WINDOW_TYPES,
-    Layout,
-    Sizes,
-    check_input,
-    check_output,
-    check_overlap,
-)
+from ..errors import SymmoeError, UnavailableError
+from ..plans import ALL_GATHER, REDUCE_SCATTER, WINDOW_TYPES, Layout, Sizes
+from ..routing import Routing
 from . import choice, fallback
-from .memory import DeviceMemory
+from .arguments import CallNumbers, DeviceArguments
 from .views import DeviceView
 
 
-class DeviceGroup(DeviceMemory):
+class DeviceGroup(DeviceArguments):
     """The ranks of a process group, each with a device and windows in its memory.
 
     Made by `symmoe.init`; a context manager. The methods are those of `Group`, but none waits for
@@ -37,8 +29,9 @@ class DeviceGroup(DeviceMemory):
     one after the other on the device also where their streams differ. Calls may be captured into
     graphs, as long as no window has to grow meanwhile.
 
-    The input of `reduce_scatter` is in a window on all ranks or on none: NCCL reads the same place
-    of the same window everywhere. (Config.check compares that as well.)
+    Where NCCL reads the windows, the input of `reduce_scatter` is in a window on all ranks or on
+    none: it reads the same place of the same window everywhere. (Config.check compares that as
+    well.) Kernels of symmoe's own tell each other where their rows are.
 
     Attributes:
         rank: This rank in the group.
@@ -54,6 +47,7 @@ class DeviceGroup(DeviceMemory):
         *,
         sizes: Sizes = None,
         padded_to: int | None = None,
+        routing: Routing | None = None,
         lane: int = 0,
         deterministic: bool = False,
         stream: object | None = None,
@@ -66,8 +60,14 @@ class DeviceGroup(DeviceMemory):
                 there; it must be a "combine" window of this lane.
             out: At least [own rows, hidden]; rows beyond are left alone. Never in a window; of
                 other inputs it may be exactly the own slice. None: a new tensor.
-            sizes: As in `Group.reduce_scatter`.
+            sizes: As in `Group.reduce_scatter`; or an int32 tensor on the device, [world_size],
+                which no host looks at. The rows are then one rank's after the other's, or with
+                `padded_to` rank r's from row r * padded_to on; input says how many there may be.
+                Values that do not fit, or differ between ranks, leave `out` alone and make the next
+                call, or `check`, raise.
             padded_to: As in `Group.reduce_scatter`.
+            routing: An expert kernel wrote only the rows that this rank has an expert for; the
+                others are read by nobody. See `Routing`.
             lane: Which microbatch.
             deterministic: Add in rank order, in fp32, with one rounding: the bits of the CPU's.
                 Otherwise NCCL chooses the order, by size and version.
@@ -85,6 +85,7 @@ class DeviceGroup(DeviceMemory):
             and view.reduces_in == lane
             and sizes is None
             and padded_to is None
+            and routing is None
             and input.data_ptr() == view.address  # as is_intact, whose call would cost more
             and input.shape == view.shape
             and input.dtype is view.dtype
@@ -114,7 +115,9 @@ class DeviceGroup(DeviceMemory):
                     if stream is not None or self._always_keeps:
                         self._place.keep(handle, out)
                     return out
-        return self._call(REDUCE_SCATTER, input, out, sizes, padded_to, lane, deterministic, stream)
+        return self._call(
+            REDUCE_SCATTER, input, out, sizes, padded_to, lane, deterministic, stream, routing
+        )
 
     def all_gather(
         self,
@@ -156,6 +159,7 @@ class DeviceGroup(DeviceMemory):
         scale: float | None = None,
         sizes: Sizes = None,
         padded_to: int | None = None,
+        routing: Routing | None = None,
         lane: int = 0,
         deterministic: bool = False,
         stream: object | None = None,
@@ -171,6 +175,9 @@ class DeviceGroup(DeviceMemory):
             scale: Factor of the sum.
             sizes: See `reduce_scatter`.
             padded_to: See `reduce_scatter`.
+            routing: Which rank has which token's experts. Only slots of experts here are read, and
+                only rows with one of them move. expert_out of [M, H] is taken for rows that the
+                experts have summed. See `Routing`.
             lane: Which microbatch; uses (and overwrites) its "combine" window.
             deterministic: See `reduce_scatter`.
             stream: A stream of the device; None: the current one.
@@ -181,25 +188,35 @@ class DeviceGroup(DeviceMemory):
         Raises:
             TypeError, ValueError, MismatchError, SymmoeError: As `reduce_scatter`.
         """
-        terms, layout = self._check_combine(
-            expert_out, topk_weights, out, index, scale, sizes, padded_to, lane
+        self._require_open("combine")
+        terms, layout, summed = self._check_combine(
+            expert_out, topk_weights, out, index, scale, sizes, padded_to, lane, routing
         )
+        if routing is not None and not summed and topk_weights is None:
+            topk_weights = routing.topk_weights
         if out is None:
             out = self._new_output(layout)
-        shape = (terms.tokens, terms.hidden)
-        handle = self._place.stream(stream)
-        window = self.acquire("combine", shape, terms.dtype, lane=lane, stream=handle)
+        handle, code = self._place.stream(stream), WINDOW_TYPES[terms.dtype]
+        assert layout.device_plan is not None
+        call = self._numbers(layout, out, sizes, routing, summed, deterministic, handle)
+        done = self._core.combine(layout.device_plan, topk.core_arguments(terms, 0, code), call)
+        window = None
+        if not done:
+            self._require_host_sizes(layout)
+            window = self._place.empty((terms.tokens, terms.hidden), terms.dtype, handle)
+            terms_in_window = topk.core_arguments(terms, window.data_ptr(), code)
+            if routing is not None:  # with zeros for what this rank does not hold
+                self._core.fill_out(terms_in_window, call)
+            elif terms.tokens:
+                self._core.topk_reduce(*terms_in_window, handle)
+        for tensor in (expert_out, topk_weights, index):
+            if tensor is not None:
+                self._place.keep(handle, tensor)
         if window is None:
-            window = self._place.empty(shape, terms.dtype, handle)
-        target = window.data_ptr()
-        topk.check_apart(self._where["combine"], terms, target, layout.in_bytes)
-        if terms.tokens:
-            code = WINDOW_TYPES[terms.dtype]
-            self._core.topk_reduce(*topk.core_arguments(terms, target, code), handle)
-            for tensor in (expert_out, topk_weights, index):
-                if tensor is not None:
-                    self._place.keep(handle, tensor)
-        return self._run(layout, window, out, False, deterministic, handle)
+            self._place.keep(handle, out)
+            return out
+        dense = self._numbers(layout, out, sizes, None, False, deterministic, handle)
+        return self._run(layout, window, out, False, dense)
 
     def explain(self, operation: str, *args: Any, **kwargs: Any) -> Decision:
         """The path a call would take here, and why. No communication, no effect.
@@ -223,8 +240,11 @@ class DeviceGroup(DeviceMemory):
         deterministic = given.pop("deterministic", False)
         self._place.stream(given.pop("stream"))
         del given["self"]
+        routing = given.get("routing")
+        slots = 0 if routing is None else routing.slots
         if operation == "combine":
-            _, layout = self._check_combine(**given)
+            terms, layout, _ = self._check_combine(**given)
+            slots = slots or terms.slots
             in_window = True
         else:
             tensor = given.pop("input")
@@ -232,13 +252,15 @@ class DeviceGroup(DeviceMemory):
             in_window = self._core.find(tensor.data_ptr()) is not None
         if layout.device_plan is None:
             return choice.without_plan(layout)
-        candidates = self._core.explain(layout.device_plan, deterministic)
+        candidates = self._core.explain(
+            layout.device_plan, deterministic, operation == "combine", routing is not None, slots
+        )
         return choice.decide(candidates, in_window)
 
     # --- the way of every call --------------------------------------------------------------------
 
     def _even_layout(self, view: DeviceView, lane: int) -> Layout:
-        return self._layouts.of(REDUCE_SCATTER, view.shape, view.dtype, None, None, lane)
+        return self._layouts.of(REDUCE_SCATTER, view.shape, view.dtype, None, None, lane, False)
 
     def _prepare(self, view: DeviceView, lane: int) -> Callable[[int, int, bool], bool] | None:
         """The even reduce_scatter of a view; None where windows do not know the dtype."""
@@ -247,77 +269,6 @@ class DeviceGroup(DeviceMemory):
         if layout.device_plan is not None:
             view.even_call = self._core.prepare(layout.device_plan, view.buffer)
         return view.even_call
-
-    def _new_output(self, layout: Layout) -> torch.Tensor:
-        return torch.empty(layout.out_shape, dtype=layout.dtype, device=self._place.device)
-
-    def _check_output(self, layout: Layout, out: torch.Tensor) -> None:
-        """Raises unless `out` can take the call's result; the core sees whether it is in a window.
-
-        The usual case is told apart in few steps.
-        """
-        if not (
-            isinstance(out, torch.Tensor)
-            and out.shape == layout.out_shape
-            and out.dtype is layout.dtype
-            and self._place.accepts(out)
-            and out.is_contiguous()
-            and not out.is_neg()
-        ):
-            where = self._where[layout.operation]
-            check_output(where, out, layout.dtype, layout.out_shape, self._place)
-
-    def _check_combine(
-        self,
-        expert_out: torch.Tensor,
-        topk_weights: torch.Tensor | None,
-        out: torch.Tensor | None,
-        index: torch.Tensor | None,
-        scale: float | None,
-        sizes: Sizes,
-        padded_to: int | None,
-        lane: int,
-    ) -> tuple[topk.Terms, Layout]:
-        """What combine works on; raises on any wrong argument."""
-        where = self._where["combine"]
-        terms = topk.check_terms(where, expert_out, topk_weights, index, scale, self._place)
-        key = self._layouts.key("combine", sizes)
-        shape = (terms.tokens, terms.hidden)
-        layout = self._layouts.of(REDUCE_SCATTER, shape, terms.dtype, key, padded_to, lane)
-        if out is not None:
-            self._check_output(layout, out)
-            topk.check_apart(where, terms, out.data_ptr(), layout.out_bytes)
-            # Here already: the sum would be on its way when the core finds that.
-            if layout.out_bytes and not out.data_ptr():
-                raise ValueError(f"{where}: out has no memory ({layout.text})")
-            if layout.out_bytes and self._core.overlaps(out.data_ptr(), layout.out_bytes):
-                raise ValueError(
-                    f"{where}: out overlaps a buffer of the pool; it must be the caller's memory "
-                    f"({layout.text})"
-                )
-        return terms, layout
-
-    def _check_call(
-        self,
-        operation: str,
-        tensor: torch.Tensor,
-        out: torch.Tensor | None,
-        sizes: Sizes,
-        padded_to: int | None,
-        lane: int,
-    ) -> tuple[Layout, bool]:
-        """A collective's layout, and whether it works in place; raises on any wrong argument."""
-        where = self._where[operation]
-        check_input(where, "input", tensor, self._place)
-        key = self._layouts.key(operation, sizes)
-        layout = self._layouts.of(operation, tensor.shape, tensor.dtype, key, padded_to, lane)
-        if out is None:
-            return layout, False
-        self._check_output(layout, out)
-        begin, target = tensor.data_ptr(), out.data_ptr()
-        if target + layout.out_bytes <= begin or begin + layout.in_bytes <= target:
-            return layout, False
-        return layout, check_overlap(where, tensor, out, layout)
 
     def _call(
         self,
@@ -329,13 +280,24 @@ class DeviceGroup(DeviceMemory):
         lane: int,
         deterministic: bool,
         stream: object | None,
+        routing: Routing | None = None,
     ) -> torch.Tensor:
         """A collective on any tensor."""
         self._require_open(operation)
-        layout, in_place = self._check_call(operation, tensor, out, sizes, padded_to, lane)
+        layout, in_place = self._check_call(operation, tensor, out, sizes, padded_to, lane, routing)
         if out is None:
             out = self._new_output(layout)
-        return self._run(layout, tensor, out, in_place, deterministic, self._place.stream(stream))
+        handle = self._place.stream(stream)
+        call = self._numbers(layout, out, sizes, routing, False, deterministic, handle)
+        return self._run(layout, tensor, out, in_place, call)
+
+    def _require_host_sizes(self, layout: Layout) -> None:
+        """Raises where only own kernels could have done it, and could not."""
+        if layout.device_sizes:
+            raise UnavailableError(
+                f"{self._where[layout.operation]}: sizes on the device need windows, and there are "
+                f"none for this call: {self._core.refusal()} ({layout.text})"
+            )
 
     def _run(
         self,
@@ -343,22 +305,26 @@ class DeviceGroup(DeviceMemory):
         tensor: torch.Tensor,
         out: torch.Tensor,
         in_place: bool,
-        deterministic: bool,
-        stream: int,
+        call: CallNumbers,
     ) -> torch.Tensor:
+        """Queues a checked call. With a routing in `call`, rows may be missing from `tensor`."""
         plan = layout.device_plan
+        routed, deterministic, stream = call[3], call[5], call[6]
         if plan is not None:
-            address, target = tensor.data_ptr(), out.data_ptr()
+            address = tensor.data_ptr()
             found = self._core.find(address) if layout.in_bytes else None
             if found is None:
-                done = self._core.run_from(plan, address, target, stream, deterministic)
+                done = self._core.run_from(plan, address, call)
             else:
-                done = self._core.run(plan, found[0], found[1], target, stream, deterministic)
+                done = self._core.run(plan, found[0], found[1], call)
             if done:
                 if found is None:
                     self._place.keep(stream, tensor)  # windows are the group's to keep
                 self._place.keep(stream, out)
                 return out
+            self._require_host_sizes(layout)
+            if routed is not None:
+                tensor, in_place = self._filled_out(layout, tensor, call), False
         self._core.check()  # an earlier failure, or a peer that is gone
         self._fallbacks += 1
         group, place = self._process_group, self._place
@@ -372,6 +338,18 @@ class DeviceGroup(DeviceMemory):
             self._core.poison(reason)
             raise SymmoeError(f"{reason} ({layout.text})") from error
         return out
+
+    def _filled_out(self, layout: Layout, tensor: torch.Tensor, call: CallNumbers) -> torch.Tensor:
+        """A copy of rows, with zeros for those that this rank does not hold."""
+        stream, code = call[6], WINDOW_TYPES[layout.dtype]
+        whole = self._place.empty((layout.rows, layout.hidden), layout.dtype, stream)
+        terms = topk.check_terms(
+            self._where[layout.operation], tensor, None, None, None, self._place
+        )
+        numbers = (*call[:4], True, *call[5:])
+        self._core.fill_out(topk.core_arguments(terms, whole.data_ptr(), code), numbers)
+        self._place.keep(stream, tensor, whole)
+        return whole
 
     def __enter__(self) -> DeviceGroup:
         return self

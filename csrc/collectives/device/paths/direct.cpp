@@ -7,10 +7,12 @@ namespace symmoe {
 
 std::string DirectPath::refusal(const Problem& problem, const Resources& resources) const {
   if (problem.kind != Plan::Kind::kReduceScatter) return "only reduce_scatter reads windows";
-  if (problem.deterministic) return "NCCL's kernels choose their own order of addition";
+  if (problem.device_sizes) return why_sizes_forbid(problem);
+  if (problem.form.deterministic) return "NCCL's kernels choose their own order of addition";
   if (!problem.even) return "NCCL's reduce-scatter wants equally many rows of every rank";
   if (!resources.no_communicator.empty()) return resources.no_communicator;
-  return resources.no_windows;
+  if (!resources.no_windows.empty()) return resources.no_windows;
+  return resources.no_direct;
 }
 
 void DirectPath::run(const Transfer& transfer) const {

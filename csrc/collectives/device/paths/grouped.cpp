@@ -5,7 +5,8 @@
 namespace symmoe {
 
 std::string GroupedPath::refusal(const Problem& problem, const Resources& resources) const {
-  if (problem.deterministic) return "NCCL's kernels choose their own order of addition";
+  if (problem.device_sizes) return why_sizes_forbid(problem);
+  if (problem.form.deterministic) return "NCCL's kernels choose their own order of addition";
   if (problem.even) return "every rank has equally many rows";
   return resources.no_communicator;
 }

@@ -2,8 +2,18 @@
 
 namespace symmoe {
 
+std::string why_sizes_forbid(const Problem& problem) {
+  if (!problem.device_sizes) return "";
+  return "the sizes are on the device, and only own kernels read them there";
+}
+
 std::string LocalPath::refusal(const Problem& problem, const Resources&) const {
-  if (problem.world == 1 || problem.total_bytes == 0) return "";
+  if (problem.total_bytes == 0) return "";
+  if (problem.device_sizes) return why_sizes_forbid(problem);
+  if (problem.form.routed && !problem.form.from_sum) {
+    return "rows that nobody wrote are not to be copied";
+  }
+  if (problem.world == 1) return "";
   return "there are " + std::to_string(problem.world) + " ranks";
 }
 

@@ -5,7 +5,8 @@ namespace symmoe {
 
 std::string OrderedPath::refusal(const Problem& problem, const Resources& resources) const {
   if (problem.kind != Plan::Kind::kReduceScatter) return "there is nothing to add";
-  if (!problem.deterministic) {
+  if (problem.device_sizes) return why_sizes_forbid(problem);
+  if (!problem.form.deterministic) {
     return "it moves each row unreduced and adds it in a second step; only for deterministic=True";
   }
   return resources.no_communicator;

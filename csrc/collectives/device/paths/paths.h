@@ -4,6 +4,9 @@
 
 namespace symmoe {
 
+// Why only a kernel that reads the sizes can do it; empty if they are known on the host.
+std::string why_sizes_forbid(const Problem& problem);
+
 class LocalPath final : public DevicePath {
  public:
   PathKind kind() const override { return PathKind::kLocal; }
@@ -43,6 +46,36 @@ class OrderedPath final : public DevicePath {
   const char* name() const override { return "ordered"; }
   std::string refusal(const Problem& problem, const Resources& resources) const override;
   size_t scratch_bytes(const Problem& problem) const override;
+  void run(const Transfer& transfer) const override;
+};
+
+// Why no kernel of our own can do it; empty if one can.
+std::string why_no_own_kernel(const Problem& problem, const Resources& resources);
+
+class PullPath final : public DevicePath {
+ public:
+  PathKind kind() const override { return PathKind::kPull; }
+  const char* name() const override { return "pull"; }
+  std::string refusal(const Problem& problem, const Resources& resources) const override;
+  bool sends_from_window() const override { return true; }
+  void run(const Transfer& transfer) const override;
+};
+
+class RoutedPath final : public DevicePath {
+ public:
+  PathKind kind() const override { return PathKind::kRouted; }
+  const char* name() const override { return "routed"; }
+  std::string refusal(const Problem& problem, const Resources& resources) const override;
+  bool sends_from_window() const override { return true; }
+  void run(const Transfer& transfer) const override;
+};
+
+class FusedPath final : public DevicePath {
+ public:
+  PathKind kind() const override { return PathKind::kFused; }
+  const char* name() const override { return "fused"; }
+  std::string refusal(const Problem& problem, const Resources& resources) const override;
+  bool sends_from_window() const override { return true; }
   void run(const Transfer& transfer) const override;
 };
 

@@ -7,14 +7,16 @@ namespace {
 
 Communicator* communicator_for(const Problem& problem, const Resources& resources) {
   const bool reducing = problem.kind == Plan::Kind::kReduceScatter;
-  if (reducing && resources.no_windows.empty()) return resources.plain;
+  const bool in_window = resources.nccl_windows && resources.no_windows.empty();
+  if (reducing && in_window) return resources.plain;
   return resources.communicator;
 }
 
 }  // namespace
 
 std::string PlainPath::refusal(const Problem& problem, const Resources& resources) const {
-  if (problem.deterministic) return "NCCL's kernels choose their own order of addition";
+  if (problem.device_sizes) return why_sizes_forbid(problem);
+  if (problem.form.deterministic) return "NCCL's kernels choose their own order of addition";
   if (!problem.even) return "NCCL's collectives want equally many rows of every rank";
   if (!resources.no_communicator.empty()) return resources.no_communicator;
   if (communicator_for(problem, resources) == nullptr) {

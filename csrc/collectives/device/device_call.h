@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+
+#include "collectives/device/route_masks.h"
+#include "runtime/stream.h"
+
+namespace symmoe {
+
+// What a call brings beside its plan. Pointers are device memory.
+struct DeviceCall {
+  void* output = nullptr;
+  int64_t output_rows = 0;         // that it has room for
+  const int32_t* sizes = nullptr;  // [world]; exactly where the plan has none
+  DeviceRouting* routing = nullptr;
+  bool summed = false;  // with a routing: rows, not the slots of a sum, are there or not
+  bool deterministic = false;
+  StreamHandle stream = nullptr;
+};
+
+}  // namespace symmoe
