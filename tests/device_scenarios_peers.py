@@ -138,7 +138,7 @@ def odd_offsets(lab: Lab, rank: int, world: int) -> None:
         found = group.reduce_scatter(window[1:])
         own = slice(1 + 2 * rank, 3 + 2 * rank)
         assert_same_bits(lab.host(found), rank_sum([part[own] for part in given]))
-        assert group.stats()["calls_staged"] == 1
+        assert group.stats()["calls_staged"] == (1 if world > 1 else 0)
 
 
 def combines(lab: Lab, rank: int, world: int, dtype: torch.dtype) -> None:
