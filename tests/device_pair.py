@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from device_lab import EmulatedLab
+from device_lab import NCCL_PATHS, EmulatedLab
 from symmoe import Config, testing
 from symmoe.device import libraries
 from symmoe.device.bootstrap import make_group
@@ -47,7 +47,7 @@ class Pair:
         self.lab = EmulatedLab()
         self.streams = [testing.Stream() for _ in range(WORLD)]
         texts, barrier = [""] * WORLD, threading.Barrier(WORLD)
-        config = Config(granularity=granularity, timeout=SECONDS)
+        config = Config(granularity=granularity, timeout=SECONDS, paths=NCCL_PATHS)
 
         def make(rank: int) -> Any:
             exchange = ThreadExchange(rank, texts, barrier)

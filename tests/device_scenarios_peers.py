@@ -17,8 +17,8 @@ LAUNCHES = ("topk_reduce", "copy_to_window", "route_mask", "pull_reduce", "combi
 
 
 def only(*paths: str, **more: Any) -> Config:
-    """Settings that leave a call no other way."""
-    return Config(paths=paths, **more)
+    """Settings that leave a call no other way; ranks do not wait long for one that has failed."""
+    return Config(paths=paths, **({"timeout": 30.0} | more))
 
 
 def launched(lab: Lab) -> dict[str, int]:

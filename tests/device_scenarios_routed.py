@@ -261,7 +261,8 @@ def refused(lab: Lab, rank: int, world: int) -> None:
         with pytest.raises(ValueError, match="rows"):
             group.combine(rows[:-1], routing=routing, sizes=[batch.rows - 1] + [0] * (world - 1))
         with pytest.raises(ValueError, match="slots"):
-            group.combine(rows[:, :1].contiguous(), routing=routing, sizes=batch.sizes)
+            plain = batch.routing(lab, weights=False)
+            group.combine(rows[:, :1].contiguous(), routing=plain, sizes=batch.sizes)
         integers = lab.tensor(torch.zeros(batch.rows, HIDDEN, dtype=torch.int32))
         with pytest.raises(TypeError, match="a routing goes with"):
             group.reduce_scatter(integers, routing=routing, sizes=batch.sizes)

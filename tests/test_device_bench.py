@@ -44,9 +44,12 @@ def test_all_ways_in_emulation(tmp_path: Path) -> None:
     rows = found["rows"]
     assert found["times_mean_nothing"]
     assert found["device"]["kind"] == "host"
-    assert {row["way"] for row in rows} == {"direct", "staged", "plain", "double"}
+    ways = {"direct", "pull", "fused", "staged", "plain", "double"}
+    assert {row["way"] for row in rows} == ways
+    collective = {row["way"] for row in rows if row["mode"] == "collective"}
+    assert collective == ways - {"fused"}  # without a sum there is nothing to fuse
     assert {(row["mode"], row["topk"]) for row in rows} == {("combine", 3), ("collective", 1)}
-    assert len(rows) == 2 * 2 * 4 * 2  # modes, hidden sizes, ways, eager and graph
+    assert len(rows) == (6 + 5) * 2 * 2  # ways of both modes, hidden sizes, eager and graph
     assert all(row["wrong"] == 0 and row["time_us"] > 0 for row in rows)
     assert all(row["ranks"] == 2 and row["limit_ratio"] is None for row in rows)
     first, *lines = [line for line in done.stdout.splitlines() if line and "# wrote" not in line]
@@ -62,6 +65,19 @@ def test_all_ways_in_emulation(tmp_path: Path) -> None:
         ["collective", "64"],
         ["collective", "40"],
     ]
+
+
+@pytest.mark.multi
+def test_chosen_ways(tmp_path: Path) -> None:
+    file = tmp_path / "bench.json"
+    done = bench(
+        *("emulated", "--paths", "pull,fused", "--mode", "combine", "--json", str(file)),
+        *("--ranks", "3"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads(file.read_text())["rows"]
+    assert {row["way"] for row in rows} == {"pull", "fused"}
+    assert all(row["wrong"] == 0 for row in rows)
 
 
 @pytest.mark.multi
@@ -106,6 +122,7 @@ def test_without_a_gpu_it_says_so() -> None:
     ("words", "message"),
     [
         (("--shape", "mixtral-8x7b"), "--shape goes with --device cpu"),
+        (("--paths", "sideways"), "--paths sideways: all, or some of direct, pull"),
         (("--plot", "x.png"), "--plot goes with --device cpu"),
         (("--no-pin",), "--no-pin goes with --device cpu"),
         (("--mode", "topk"), "--mode topk"),

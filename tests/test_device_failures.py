@@ -12,14 +12,14 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from device_lab import EmulatedLab, start_afresh
+from device_lab import NCCL_PATHS, EmulatedLab, start_afresh
 from ranks import Ranks, fresh
 from symmoe import Config, DeadlineError, PoisonedError, SymmoeError, testing
 from symmoe.testing import runtime
 
 pytestmark = pytest.mark.multi
 HIDDEN, DTYPE = 40, torch.bfloat16
-QUICK = Config(granularity=4096, timeout=4)
+QUICK = Config(granularity=4096, timeout=4, paths=NCCL_PATHS)
 LOST = 77  # exit code of a process that the fake NCCL ends
 
 
@@ -260,7 +260,7 @@ def test_mismatch_without_check(ranks: Ranks, kind: str) -> None:
 def never_ends(rank: int, world: int) -> None:
     """A collective that hangs is ended at the deadline, by whoever waits."""
     start_afresh(timeout="60")
-    group = testing.init(config=Config(timeout=1.5))
+    group = testing.init(config=Config(timeout=1.5, paths=NCCL_PATHS))
     rows = torch.ones(2 * world, HIDDEN)
     group.reduce_scatter(rows)
     testing.synchronize()
@@ -282,7 +282,7 @@ def test_hang_is_ended(ranks: Ranks) -> None:
 def missing_peer(rank: int, world: int) -> None:
     """A collective memory call that one rank does not make ends at the deadline and names it."""
     start_afresh()
-    group = testing.init(config=Config(timeout=1.5, granularity=4096))
+    group = testing.init(config=Config(timeout=1.5, granularity=4096, paths=NCCL_PATHS))
     if rank == 0:
         with pytest.raises(DeadlineError, match=r"reserve: .* rank\(s\) \[1\] of 2"):
             group.reserve(100, HIDDEN, DTYPE)

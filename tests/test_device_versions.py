@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from device_lab import EmulatedLab, start_afresh
+from device_lab import NCCL_PATHS, EmulatedLab, start_afresh, with_paths
 from device_scenarios import HIDDEN, check_sum, inputs
 from device_scenarios_life import use
 from ranks import Ranks
@@ -42,6 +42,7 @@ def begin(trouble: str, **options: Any) -> DeviceGroup:
     """A group whose making warns of this, at the line that asked for it; "": of nothing."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        options["config"] = with_paths(options.get("config"), NCCL_PATHS)
         group = testing.init(**options)
     warned = [it for it in caught if issubclass(it.category, RuntimeWarning)]
     assert [it.filename for it in warned] == [__file__] * bool(trouble), warned
@@ -182,7 +183,7 @@ def tuned(rank: int, world: int, folder: str) -> None:
             table(folder, plain_us)
         dist.barrier()
         tuning = str(Path(folder) / f"{plain_us}.json")
-        with testing.init(config=Config(tuning=tuning)) as group:
+        with testing.init(config=Config(tuning=tuning, paths=NCCL_PATHS)) as group:
             window = group.acquire("combine", rows.shape, DTYPE)
             assert window is not None
             lab.put(window, rows)
@@ -202,7 +203,7 @@ def tuned(rank: int, world: int, folder: str) -> None:
         assert testing.nccl().live()["communicators"] == 0
     other = table(folder, 10.0 + rank)
     with pytest.raises(MismatchError, match=r"tuning|settings"):
-        testing.init(config=Config(tuning=other))
+        testing.init(config=Config(tuning=other, paths=NCCL_PATHS))
 
 
 def test_tuning_table(ranks: Ranks, tmp_path: Path) -> None:

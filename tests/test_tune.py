@@ -14,6 +14,7 @@ import torch
 
 import symmoe
 import symmoe.testing
+from device_lab import NCCL_PATHS
 from ranks import Ranks
 from symmoe.device.bootstrap import read_tuning
 from symmoe.testing import NcclCall
@@ -42,7 +43,7 @@ def follow(rank: int, world: int, path: str) -> tuple[str, str, list[NcclCall]]:
     """Reduces from a window and from private memory; the path, why, and NCCL's calls."""
     nccl = symmoe.testing.nccl()
     nccl.reset()
-    with symmoe.testing.init(config=symmoe.Config(tuning=path)) as group:
+    with symmoe.testing.init(config=symmoe.Config(tuning=path, paths=NCCL_PATHS)) as group:
         window = group.acquire("combine", (ROWS * world, HIDDEN), torch.bfloat16)
         assert window is not None
         window.fill_(rank + 1)
@@ -97,7 +98,7 @@ def test_plain_where_it_was_faster(ranks: Ranks, tmp_path: Path) -> None:
 
 def between(rank: int, world: int, path: str) -> list[str]:
     """The choice at sizes that the table has and at one in the middle."""
-    with symmoe.testing.init(config=symmoe.Config(tuning=path)) as group:
+    with symmoe.testing.init(config=symmoe.Config(tuning=path, paths=NCCL_PATHS)) as group:
         chosen = []
         for rows in (ROWS, 2 * ROWS, 3 * ROWS, 4 * ROWS):
             window = group.acquire("combine", (rows * world, HIDDEN), torch.bfloat16)
@@ -201,8 +202,8 @@ def test_what_it_writes_can_be_read(tmp_path: Path) -> None:
     content = json.loads(file.read_text())
     assert (content["world"], content["machine"]["kind"]) == (2, "host")
     lines = read_tuning(str(file), 2, "host")
-    assert len(lines) == len(content["rows"]) == 8  # two sizes, two types, two paths
-    assert {row["path"] for row in content["rows"]} == {"direct", "plain"}
+    assert len(lines) == len(content["rows"]) == 12  # two sizes, two types, three paths
+    assert {row["path"] for row in content["rows"]} == {"direct", "pull", "plain"}
     assert {row["bytes"] for row in content["rows"]} == {16 << 10, 64 << 10}
     first, *shown = [line for line in done.stdout.splitlines() if "SYMMOE_TUNING" not in line]
     assert first == "# *emulated: no GPU was used, times mean nothing"

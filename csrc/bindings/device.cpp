@@ -38,7 +38,8 @@ kernels::TopkReduceLaunch topk_launch(uintptr_t input, uintptr_t weights, uintpt
           .input_type = dtype_from(input_type),
           .output_type = dtype_from(output_type),
           .weights_type = dtype_from(weights_type),
-          .index_is_64bit = index_is_64bit};
+          .index_is_64bit = index_is_64bit,
+          .routing = {}};
 }
 
 py::dict properties_of(const Device& device) {

@@ -9,6 +9,10 @@ needed, and a copy of a window is no window. `combine` acquires its window where
 Compilers keep the order of calls only where one needs what another gave. `after`, any tensor, is
 such a need: the call comes behind whatever makes it, and does not look at it.
 
+`device_sizes` is an int32 tensor on the device, in place of `sizes`: the result then has as many
+rows as there may be, and those beyond the own ones are not written. `topk_ids` and `expert_to_rank`
+are those of a `Routing`; they go together.
+
 What is here runs when an operator is called. Shapes are known to a compiler from `shapes`.
 """
 
@@ -21,13 +25,16 @@ import torch
 from torch.fx.node import has_side_effect
 
 from . import names, shapes, topk
+from .routing import Routing
 
 _SIZES = "SymInt[]? sizes=None, SymInt? padded_to=None, int lane=0, Tensor? after=None"
+_ROWS = "Tensor? device_sizes=None, Tensor? topk_ids=None, Tensor? expert_to_rank=None"
 SCHEMAS = {
-    "reduce_scatter": f"(Tensor input, str group, *, {_SIZES}, bool deterministic=False) -> Tensor",
+    "reduce_scatter": f"(Tensor input, str group, *, {_SIZES}, bool deterministic=False, "
+    f"{_ROWS}) -> Tensor",
     "all_gather": f"(Tensor input, str group, *, {_SIZES}) -> Tensor",
     "combine": "(Tensor expert_out, Tensor? topk_weights, str group, *, Tensor? index=None, "
-    f"float? scale=None, {_SIZES}, bool deterministic=False) -> Tensor",
+    f"float? scale=None, {_SIZES}, bool deterministic=False, {_ROWS}) -> Tensor",
     "topk_reduce": "(Tensor expert_out, Tensor? topk_weights=None, *, Tensor? index=None, "
     "float? scale=None, ScalarType? dtype=None) -> Tensor",
 }
@@ -48,11 +55,19 @@ def _reduce_scatter(
     lane: int = 0,
     after: torch.Tensor | None = None,
     deterministic: bool = False,
+    device_sizes: torch.Tensor | None = None,
+    topk_ids: torch.Tensor | None = None,
+    expert_to_rank: torch.Tensor | None = None,
 ) -> torch.Tensor:
     del after
     found = names.find("reduce_scatter", group)
     return found.reduce_scatter(
-        input, sizes=sizes, padded_to=padded_to, lane=lane, deterministic=deterministic
+        input,
+        sizes=sizes if device_sizes is None else device_sizes,
+        padded_to=padded_to,
+        lane=lane,
+        deterministic=deterministic,
+        routing=_routing(topk_ids, expert_to_rank),
     )
 
 
@@ -82,6 +97,9 @@ def _combine(
     lane: int = 0,
     after: torch.Tensor | None = None,
     deterministic: bool = False,
+    device_sizes: torch.Tensor | None = None,
+    topk_ids: torch.Tensor | None = None,
+    expert_to_rank: torch.Tensor | None = None,
 ) -> torch.Tensor:
     del after
     found = names.find("combine", group)
@@ -90,11 +108,19 @@ def _combine(
         topk_weights,
         index=index,
         scale=scale,
-        sizes=sizes,
+        sizes=sizes if device_sizes is None else device_sizes,
         padded_to=padded_to,
         lane=lane,
         deterministic=deterministic,
+        routing=_routing(topk_ids, expert_to_rank),
     )
+
+
+def _routing(topk_ids: torch.Tensor | None, expert_to_rank: torch.Tensor | None) -> Routing | None:
+    """A call's routing; one of its own for each call, so that graphs make its masks anew."""
+    if topk_ids is None or expert_to_rank is None:
+        return None
+    return Routing(topk_ids, expert_to_rank=expert_to_rank)
 
 
 def _topk_reduce(

@@ -29,6 +29,9 @@ def reduce_scatter(
     lane: int = 0,
     after: torch.Tensor | None = None,
     deterministic: bool = False,
+    device_sizes: torch.Tensor | None = None,
+    topk_ids: torch.Tensor | None = None,
+    expert_to_rank: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """[own rows, hidden] for `torch.ops.symmoe.reduce_scatter`."""
     del after, deterministic  # say nothing of shapes
@@ -36,7 +39,8 @@ def reduce_scatter(
     where = f"{REDUCE_SCATTER} on rank {found.rank}"
     _check_rows(where, input)
     rows, hidden = input.shape
-    own = _own_rows(where, rows, sizes, padded_to, lane, found.rank, found.world_size)
+    _check_routing(where, rows, topk_ids, expert_to_rank)
+    own = _own_rows(where, rows, sizes, padded_to, lane, found.rank, found.world_size, device_sizes)
     return input.new_empty((own, hidden))
 
 
@@ -83,13 +87,19 @@ def combine(
     lane: int = 0,
     after: torch.Tensor | None = None,
     deterministic: bool = False,
+    device_sizes: torch.Tensor | None = None,
+    topk_ids: torch.Tensor | None = None,
+    expert_to_rank: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """[own rows, hidden] for `torch.ops.symmoe.combine`."""
     del scale, after, deterministic  # say nothing of shapes
     found = names.find("combine", group)
     where = f"combine on rank {found.rank}"
     tokens, hidden = _check_terms(where, expert_out, topk_weights, index)
-    own = _own_rows(where, tokens, sizes, padded_to, lane, found.rank, found.world_size)
+    _check_routing(where, tokens, topk_ids, expert_to_rank)
+    own = _own_rows(
+        where, tokens, sizes, padded_to, lane, found.rank, found.world_size, device_sizes
+    )
     return expert_out.new_empty((own, hidden))
 
 
@@ -117,9 +127,12 @@ def _own_rows(
     lane: int,
     rank: int,
     world: int,
+    device_sizes: torch.Tensor | None = None,
 ) -> int:
-    """This rank's rows of a sum of `rows`."""
+    """This rank's rows of a sum of `rows`; with sizes on the device as many as there may be."""
     check_lane(where, lane)
+    if device_sizes is not None:
+        return _reserved_rows(where, rows, sizes, padded_to, world, device_sizes)
     if sizes is None:
         _check_even(where, padded_to)
         _require(
@@ -140,6 +153,61 @@ def _own_rows(
         ),
     )
     return sizes[rank]
+
+
+def _reserved_rows(
+    where: str,
+    rows: int,
+    sizes: Sequence[int] | None,
+    padded_to: int | None,
+    world: int,
+    device_sizes: torch.Tensor,
+) -> int:
+    if sizes is not None:
+        raise ValueError(f"{where}: both sizes and device_sizes are given")
+    if device_sizes.dtype is not torch.int32:
+        raise TypeError(f"{where}: device_sizes is {name_of(device_sizes.dtype)}, expected int32")
+    if device_sizes.dim() != 1:
+        raise ValueError(
+            f"{where}: device_sizes has shape {list(device_sizes.shape)}, expected [{world}]"
+        )
+    _require(
+        device_sizes.shape[0] == world,
+        lambda: f"{where}: {device_sizes.shape[0]} sizes on the device for {world} ranks",
+    )
+    if padded_to is None:
+        return rows
+    _require(
+        rows == padded_to * world,
+        lambda: (
+            f"{where}: input has {rows} rows, but padded_to = {padded_to} makes {padded_to * world}"
+        ),
+    )
+    return padded_to
+
+
+def _check_routing(
+    where: str, rows: int, topk_ids: torch.Tensor | None, expert_to_rank: torch.Tensor | None
+) -> None:
+    if topk_ids is None and expert_to_rank is None:
+        return
+    if topk_ids is None or expert_to_rank is None:
+        raise ValueError(f"{where}: topk_ids and expert_to_rank go together")
+    if topk_ids.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"{where}: topk_ids is {name_of(topk_ids.dtype)}, expected int32 or int64")
+    if expert_to_rank.dtype is not torch.int32:
+        raise TypeError(
+            f"{where}: expert_to_rank is {name_of(expert_to_rank.dtype)}, expected int32"
+        )
+    if topk_ids.dim() != 2 or expert_to_rank.dim() != 1:
+        raise ValueError(
+            f"{where}: topk_ids must be [rows, K] and expert_to_rank [experts], got "
+            f"{list(topk_ids.shape)} and {list(expert_to_rank.shape)}"
+        )
+    _require(
+        topk_ids.shape[0] == rows,
+        lambda: f"{where}: topk_ids has {topk_ids.shape[0]} rows, the call {rows}",
+    )
 
 
 def _require(condition: bool | torch.SymBool, message: Callable[[], str]) -> None:

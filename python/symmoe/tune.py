@@ -23,7 +23,7 @@ from .bench.arguments import integers, split
 from .bench.device import processes
 from .bench.device.machine import Machine, make
 from .bench.device.measure import Aligner, InGraph, make_inputs
-from .bench.device.paths import FromPrivateMemory, FromWindow, Way
+from .bench.device.paths import NCCL_PATHS, FromPrivateMemory, FromWindow, Way
 from .bench.device.processes import Seat
 from .bench.device.report import NO_MEANING, REMARK
 from .bench.errors import BenchError
@@ -104,13 +104,17 @@ def measure_paths(seat: Seat, device: str, problems: list[Problem], replays: int
         if seat.rank == 0:
             print(line + (REMARK if machine.emulated else ""), flush=True)
 
-    group, plain = machine.init(windows=True), machine.init(windows=False)
+    group = machine.init(windows=True, paths=NCCL_PATHS)
+    plain = machine.init(windows=False, paths=NCCL_PATHS)
+    own = machine.init(windows=True, paths=("pull",))
     try:
         facts = group.describe()
         align = Aligner(machine, group)
         ways: dict[str, Way] = {"plain": FromPrivateMemory(machine, plain, "plain")}
-        if not facts["no_windows"]:
+        if not facts["no_windows"] and not facts["no_direct"]:
             ways["direct"] = FromWindow(machine, group)
+        if not own.describe()["no_peers"]:
+            ways["pull"] = FromWindow(machine, own, "pull")
         if machine.emulated and seat.rank == 0:
             print(NO_MEANING, flush=True)
         for line in _heading(facts, seat.world):
@@ -124,8 +128,10 @@ def measure_paths(seat: Seat, device: str, problems: list[Problem], replays: int
                 times[path] = _time(machine, way, problem, align, replays)
                 rows.append({"path": path, "dtype": dtype, "bytes": nbytes, "time_us": times[path]})
             group.release_graphs()
+            own.release_graphs()
             show(_line(dtype, nbytes, times, means_something=not machine.emulated))
     finally:
+        own.close()
         plain.close()
         group.close()
     return {
@@ -163,12 +169,16 @@ def _heading(facts: dict[str, Any], world: int) -> list[str]:
     text = [f"# {facts['name']}, {world} ranks, NCCL {facts['nccl']}"]
     if facts["no_windows"]:
         text.append(f"# no direct path: {facts['no_windows']}")
-    return [*text, f"{'dtype':>9} {'bytes':>6} {'direct us':>11} {'plain us':>11}  faster"]
+    return [
+        *text,
+        f"{'dtype':>9} {'bytes':>6} {'direct us':>11} {'pull us':>11} {'plain us':>11}  faster",
+    ]
 
 
 def _line(dtype: str, nbytes: int, times: dict[str, float], means_something: bool) -> str:
     cells = "".join(
-        f" {times[path]:>11.2f}" if path in times else f" {'-':>11}" for path in ("direct", "plain")
+        f" {times[path]:>11.2f}" if path in times else f" {'-':>11}"
+        for path in ("direct", "pull", "plain")
     )
     faster = min(times, key=lambda path: times[path]) if means_something else "-"
     return f"{dtype:>9} {format_size(nbytes):>6}{cells}  {faster}"

@@ -70,6 +70,7 @@ DeviceEngine::~DeviceEngine() {
     // The device refuses to say whether its work has ended. There is nobody to tell.
   }
   watchdog_.stop();
+  kernels_.stop();
   windows_.shut();  // before the pool lets go of the memory
 }
 
@@ -250,6 +251,7 @@ void DeviceEngine::close() {
   for (LaneCall& each : taken) each.keep();  // none begins any more
   closed_.store(true, std::memory_order_relaxed);
   watchdog_.stop();
+  kernels_.stop();
   const std::lock_guard nccl(nccl_mutex_);
   windows_.shut();
 }

@@ -86,6 +86,8 @@ PeerCall PeerKernels::call(const Plan& plan, const PeerRows& rows, uint32_t tag)
 
 void PeerKernels::give_up() noexcept {
   if (peers_ == nullptr || !device_->usable()) return;
+  const std::lock_guard lock(mutex_);
+  if (stopped_) return;
   try {
     const RelaxedCapture relaxed(*device_);
     const Notes& notes = *static_cast<const Notes*>(notes_.get());
@@ -95,6 +97,18 @@ void PeerKernels::give_up() noexcept {
     }
   } catch (const Error&) {
     // The device takes no work any more: nothing waits on it either, or its deadline ends that.
+  }
+}
+
+void PeerKernels::stop() noexcept {
+  if (!device_->usable()) return;
+  const std::lock_guard lock(mutex_);
+  stopped_ = true;
+  if (stream_ == nullptr) return;
+  try {
+    stream_->synchronize();
+  } catch (const Error&) {
+    // The device has failed: nothing runs on it that could read the notes.
   }
 }
 

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 
 #include "collectives/plan.h"
 #include "kernels/device/launch.h"
@@ -52,6 +53,8 @@ class PeerKernels {
 
   // Lets what waits on this device for a peer give up. For a group that has failed.
   void give_up() noexcept;
+  // Waits for that; from now on there is nothing to give up. Before the peers' windows go.
+  void stop() noexcept;
 
  private:
   std::shared_ptr<Device> device_;
@@ -64,6 +67,8 @@ class PeerKernels {
   // For give_up: what is to be written, and the addresses of this rank's pages, in pinned memory.
   PinnedMemory notes_;
   std::unique_ptr<Stream> stream_;
+  std::mutex mutex_;  // of giving up and stopping
+  bool stopped_ = false;
 };
 
 }  // namespace symmoe

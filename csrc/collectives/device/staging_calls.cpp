@@ -39,6 +39,9 @@ void DeviceEngine::stage(const Plan& plan, const Source& source, std::byte* to, 
                           call.stream);
     return;
   }
+  // Whole rows are there or not, whatever their slots were.
+  kernels::RoutingView view = view_of(call, true);
+  view.ids = nullptr;
   device.fill(to, 0, plan.input_bytes(), call.stream);
   device.topk_reduce({.input = source.send,
                       .output = to,
@@ -48,7 +51,7 @@ void DeviceEngine::stage(const Plan& plan, const Source& source, std::byte* to, 
                       .hidden = plan.hidden,
                       .input_type = plan.dtype,
                       .output_type = plan.dtype,
-                      .routing = view_of(call, true)},
+                      .routing = view},
                      call.stream);
 }
 

@@ -13,13 +13,13 @@ from ..problem import ELEMENT_BYTES, Problem, parse_size
 from . import processes, report
 from .measure import Effort, Measured
 from .measure import run as run_rank
+from .paths import WAYS
 
 _FULL, _QUICK, _EMULATED = Effort(5, 40, 10, 10), Effort(2, 10, 5, 10), Effort(1, 2, 2, 2)
 _ONLY_ON_CPU: dict[str, object] = {
     "shape": None,
     "tokens": None,
     "plot": None,
-    "paths": None,
     "peers": None,
     "seconds": None,
     "backend_file": [],
@@ -60,6 +60,21 @@ def make_problems(arguments: argparse.Namespace) -> list[Problem]:
     return problems
 
 
+def make_ways(arguments: argparse.Namespace) -> list[str]:
+    """Names of the ways to be timed; empty: all.
+
+    Raises:
+        BenchError: There is no such way.
+    """
+    names = split(arguments.paths or "all")
+    if names == ["all"]:
+        return []
+    for name in names:
+        if name not in WAYS:
+            raise BenchError(f"--paths {name}: all, or some of {', '.join(WAYS)}")
+    return names
+
+
 def make_effort(arguments: argparse.Namespace) -> Effort:
     """How much is measured."""
     if arguments.device == "emulated":
@@ -73,6 +88,7 @@ def main(arguments: argparse.Namespace) -> int:
     """Runs it; 0, 1 where a result was wrong or the run failed, 2 for senseless options."""
     try:
         problems, effort = make_problems(arguments), make_effort(arguments)
+        ways = make_ways(arguments)
         ranks = None if arguments.ranks is None else integers("--ranks", arguments.ranks)
         if ranks is not None and (len(ranks) != 1 or ranks[0] < 2):
             raise BenchError(f"--ranks {arguments.ranks}: one number from 2 up with --device")
@@ -88,6 +104,7 @@ def main(arguments: argparse.Namespace) -> int:
             arguments.device,
             [problem.to_json() for problem in problems],
             effort,
+            ways,
         )
     except BenchError as error:
         print(f"symmoe bench: {error}", file=sys.stderr)

@@ -32,8 +32,8 @@ class Machine(Protocol):
     emulated: bool
     seat: Seat
 
-    def init(self, windows: bool) -> DeviceGroup:
-        """A group of all ranks, with the settings of the environment but for the windows."""
+    def init(self, windows: bool, paths: tuple[str, ...] | None = None) -> DeviceGroup:
+        """A group of all ranks, with the settings of the environment but for windows and paths."""
 
     def stream(self) -> int:
         """The stream that is current: its handle."""
@@ -57,9 +57,9 @@ class Machine(Protocol):
         """Waits for the device."""
 
 
-def settings(windows: bool) -> Config:
+def settings(windows: bool, paths: tuple[str, ...] | None) -> Config:
     """Those of the environment; a table of earlier times has no say."""
-    return dataclasses.replace(Config.from_env(), windows=windows, tuning=None)
+    return dataclasses.replace(Config.from_env(), windows=windows, tuning=None, paths=paths)
 
 
 def make(device: str, seat: Seat) -> Machine:
@@ -76,9 +76,9 @@ class CudaMachine:
         self.seat = seat
         self.device = torch.device("cuda", seat.ordinal)
 
-    def init(self, windows: bool) -> DeviceGroup:
+    def init(self, windows: bool, paths: tuple[str, ...] | None = None) -> DeviceGroup:
         """See Machine."""
-        group = symmoe.init(config=settings(windows), device=self.device)
+        group = symmoe.init(config=settings(windows, paths), device=self.device)
         assert isinstance(group, DeviceGroup)
         return group
 
@@ -152,9 +152,9 @@ class EmulatedMachine:
         self._require = runtime.require
         self._copies: dict[tuple[int, int, int], Any] = {}  # called by streams, so never freed
 
-    def init(self, windows: bool) -> DeviceGroup:
+    def init(self, windows: bool, paths: tuple[str, ...] | None = None) -> DeviceGroup:
         """See Machine."""
-        return self._testing.init(config=settings(windows))
+        return self._testing.init(config=settings(windows, paths))
 
     def stream(self) -> int:
         """See Machine."""

@@ -17,7 +17,7 @@ from symmoe.device.group import DeviceGroup
 from ..pattern import DTYPES, count_wrong, expected, fill_experts, fill_rows, make_weights
 from ..problem import Problem
 from .machine import Machine, Work, make
-from .paths import Inputs, Way, all_ways
+from .paths import NCCL_PATHS, OWN_PATHS, Inputs, Way, all_ways
 from .processes import Seat
 
 ALIGN_LANE = _core.MAX_LANES - 1
@@ -229,7 +229,13 @@ def _both(first: Work, second: Work) -> Work:
     return work
 
 
-def run(seat: Seat, device: str, problems: list[dict[str, Any]], effort: Effort) -> Measured:
+def run(
+    seat: Seat,
+    device: str,
+    problems: list[dict[str, Any]],
+    effort: Effort,
+    chosen: Sequence[str] = (),
+) -> Measured:
     """The whole of one process. Collective; rank 0's result counts.
 
     Args:
@@ -237,25 +243,35 @@ def run(seat: Seat, device: str, problems: list[dict[str, Any]], effort: Effort)
         device: "cuda" or "emulated".
         problems: As Problem.to_json gives them; their ranks are those that there are.
         effort: How much is measured.
+        chosen: Names of the ways to measure; empty: all.
     """
     machine = make(device, seat)
     found = Measured(sharing=seat.sharing)
-    group, plain = machine.init(windows=True), machine.init(windows=False)
-    ways = all_ways(machine, group, plain)
+    group = machine.init(windows=True, paths=NCCL_PATHS)
+    plain = machine.init(windows=False, paths=NCCL_PATHS)
+    own = {
+        path: machine.init(windows=True, paths=(path,))
+        for path in OWN_PATHS
+        if not chosen or path in chosen
+    }
+    ways = [way for way in all_ways(machine, group, plain, own) if not chosen or way.name in chosen]
     try:
         found.facts = group.describe()
         found.refusals = {way.name: reason for way in ways if (reason := way.unsupported())}
+        found.facts["no_peers"] = next((it.describe()["no_peers"] for it in own.values()), "")
         able = [way for way in ways if way.name not in found.refusals]
         align = Aligner(machine, group)
         tiny = InGraph(machine, _nothing, align, effort.repeats)
         found.sync_us = statistics.median(tiny.times(align, effort.replays))
         for fields in problems:
             problem = dataclasses.replace(Problem.from_json(fields), ranks=seat.world)
-            found.timings += _Contest(machine, able, align, problem).run(effort)
-            group.release_graphs()
+            serving = [way for way in able if way.serves(problem)]
+            found.timings += _Contest(machine, serving, align, problem).run(effort)
+            for each in (group, *own.values()):
+                each.release_graphs()
     finally:
         for way in ways:
             way.close()
-        plain.close()
-        group.close()
+        for each in (*own.values(), plain, group):
+            each.close()
     return found

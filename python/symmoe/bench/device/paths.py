@@ -1,4 +1,4 @@
-"""What is timed: four ways from expert output, or from partial rows, to own rows."""
+"""What is timed: the ways from expert output, or from partial rows, to own rows."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ from ..pattern import DTYPES
 from ..problem import Problem
 from . import raw_nccl
 from .machine import Machine
+
+NCCL_PATHS = ("direct", "plain", "grouped", "ordered")
+OWN_PATHS = ("pull", "fused")
+WAYS = ("direct", *OWN_PATHS, "staged", "plain", "double")
+_READER = {"direct": "no_direct"}  # where a group says why a path cannot read its windows
 
 
 class Inputs:
@@ -56,6 +61,11 @@ class Way(ABC):
         """Why this way cannot be gone here, or ""."""
         return ""
 
+    def serves(self, problem: Problem) -> bool:
+        """Whether the way is one for this problem."""
+        del problem  # most serve all
+        return True
+
     def allocate(self, inputs: Inputs) -> None:
         """Gets memory for a problem. Collective."""
         self.inputs = inputs
@@ -82,17 +92,27 @@ class Way(ABC):
 
 
 class FromWindow(Way):
-    """Zero staging: the top-k sum, or whoever makes partial rows, writes the window."""
+    """Zero staging: the top-k sum, or whoever makes partial rows, writes the window.
 
-    name = "direct"
+    Args:
+        machine: The device.
+        group: One that takes no other path than this one.
+        name: Of the path.
+    """
 
-    def __init__(self, machine: Machine, group: DeviceGroup) -> None:
+    def __init__(self, machine: Machine, group: DeviceGroup, name: str = "direct") -> None:
         super().__init__(machine)
+        self.name = name
         self._group = group
 
     def unsupported(self) -> str:
-        """Where there are no windows."""
-        return str(self._group.describe()["no_windows"])
+        """Where there are no windows, or nobody to read them like this."""
+        facts = self._group.describe()
+        return str(facts["no_windows"] or facts[_READER.get(self.name, "no_peers")])
+
+    def serves(self, problem: Problem) -> bool:
+        """Without a sum there is nothing to fuse."""
+        return self.name != "fused" or problem.mode == "combine"
 
     def _window(self) -> torch.Tensor:
         window = self._group.acquire("combine", self.shape, self.dtype)
@@ -128,7 +148,8 @@ class FromPrivateMemory(Way):
 
     def unsupported(self) -> str:
         """Staging needs a window to copy into."""
-        return str(self._group.describe()["no_windows"]) if self.name == "staged" else ""
+        facts = self._group.describe()
+        return str(facts["no_windows"] or facts["no_direct"]) if self.name == "staged" else ""
 
     def allocate(self, inputs: Inputs) -> None:
         """An ordinary tensor; a call makes the window that it is staged in."""
@@ -164,7 +185,7 @@ class DoublyStaged(Way):
         super().__init__(machine)
         self._group = group
         described = group.describe()
-        self._refusal = str(described["no_windows"])
+        self._refusal = str(described["no_windows"] or described["no_direct"])
         if not self._refusal:
             self._comm = raw_nccl.RawCommunicator(str(described["nccl_path"]))
 
@@ -228,10 +249,20 @@ def topk_sum(group: DeviceGroup, inputs: Inputs, target: torch.Tensor, stream: i
     group._core.topk_reduce(*topk.core_arguments(terms, target.data_ptr(), code), stream)
 
 
-def all_ways(machine: Machine, group: DeviceGroup, plain: DeviceGroup) -> list[Way]:
-    """Every way, over a group with windows and one without. Collective."""
+def all_ways(
+    machine: Machine, group: DeviceGroup, plain: DeviceGroup, own: dict[str, DeviceGroup]
+) -> list[Way]:
+    """Every way. Collective.
+
+    Args:
+        machine: The device.
+        group: With windows that NCCL reads.
+        plain: Without windows.
+        own: By path, groups that take only that one, by an own kernel.
+    """
     return [
         FromWindow(machine, group),
+        *(FromWindow(machine, each, path) for path, each in own.items()),
         FromPrivateMemory(machine, group, "staged"),
         FromPrivateMemory(machine, plain, "plain"),
         DoublyStaged(machine, group),
