@@ -256,12 +256,13 @@ def refused(lab: Lab, rank: int, world: int) -> None:
             ({"topk_weights": lab.tensor(batch.weights)}, ValueError, "given twice"),
         ]
         for options, kind, text in wrong:
+            given: dict[str, Any] = {"routing": routing, "sizes": batch.sizes} | options
             with pytest.raises(kind, match=text):
-                group.combine(rows, **({"routing": routing, "sizes": batch.sizes} | options))
+                group.combine(rows, **given)
         with pytest.raises(ValueError, match="rows"):
             group.combine(rows[:-1], routing=routing, sizes=[batch.rows - 1] + [0] * (world - 1))
+        plain = batch.routing(lab, weights=False)
         with pytest.raises(ValueError, match="slots"):
-            plain = batch.routing(lab, weights=False)
             group.combine(rows[:, :1].contiguous(), routing=plain, sizes=batch.sizes)
         integers = lab.tensor(torch.zeros(batch.rows, HIDDEN, dtype=torch.int32))
         with pytest.raises(TypeError, match="a routing goes with"):

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
+import device_scenarios as results
+import device_scenarios_graphs as graphs
+import device_scenarios_life as life
 import device_scenarios_peers as scenarios
+import device_scenarios_windows as windows
 from device_lab import emulated_peers
 from ranks import Ranks
 from reference import DTYPES
@@ -13,6 +20,42 @@ from reference import DTYPES
 pytestmark = pytest.mark.multi
 WORLDS = [1, 2, 3, 4, 8]
 SLOW = 100.0  # eight ranks take turns on few processors
+
+
+# What NCCL's paths are tested by holds for own kernels too.
+COMMON: list[tuple[Callable[..., None], list[Any]]] = [
+    (results.in_place, [torch.bfloat16]),
+    (results.gathers, [torch.float32]),
+    (results.combines, [torch.float16]),
+    (results.nothing_to_do, []),
+    (results.special_values, [torch.bfloat16]),
+    (results.wrong_index, []),
+    (results.other_types, []),
+    (graphs.refused_growth, [[0]]),
+    (graphs.replays, [True]),
+    (graphs.outgrown, []),
+    (graphs.foreign_writes, [False]),
+    (graphs.two_lanes, []),
+    (graphs.work_outside, []),
+    (graphs.abandoned, []),
+    (windows.pairing, []),
+    (windows.growth, []),
+    (windows.slow_user, []),
+    (windows.other_streams, []),
+    (windows.lanes, []),
+    (life.sleep, []),
+    (life.ends, []),
+    (life.several, []),
+    (life.threads, []),
+    (life.forked, []),
+]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "arguments"), COMMON, ids=[scenario.__name__ for scenario, _ in COMMON]
+)
+def test_common(ranks: Ranks, scenario: Callable[..., None], arguments: list[Any]) -> None:
+    ranks.run(2, emulated_peers, scenario, *arguments, seconds=SLOW)
 
 
 @pytest.mark.parametrize("source", ["nccl", "vmm"])

@@ -15,7 +15,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import device_scenarios_compiled as scenarios
 import symmoe
-from device_lab import Lab, emulated
+from device_lab import Lab, emulated, emulated_peers
 from ranks import Ranks
 from reference import assert_same_bits, noise
 from symmoe import ops, shapes
@@ -39,6 +39,12 @@ def routed(seed: int, tokens: int) -> tuple[torch.Tensor, torch.Tensor, torch.Te
     return noise(seed, (tokens, HIDDEN), torch.bfloat16), weights, index
 
 
+def experts(world: int, tokens: int) -> dict[str, torch.Tensor]:
+    """A routing as operators take it."""
+    ids = torch.arange(tokens * SLOTS).view(tokens, SLOTS) % (2 * world + 1)
+    return {"topk_ids": ids, "expert_to_rank": torch.arange(2 * world).int() % world}
+
+
 # --- what a compiler is told ----------------------------------------------------------------------
 
 
@@ -58,6 +64,8 @@ def cases(rank: int, world: int, name: str) -> list[tuple[str, tuple[Any, ...], 
         ("combine", (pairs, wide, name), {"index": index, "sizes": sizes, "after": dense}),
         ("combine", (more, None, name), uneven),
         ("reduce_scatter", (rows, name), {"sizes": sizes, "lane": 3}),
+        ("reduce_scatter", (rows, name), {"sizes": sizes} | experts(world, tokens)),
+        ("combine", (dense, weights, name), experts(world, 2 * world)),
         ("reduce_scatter", (more, name), {"deterministic": True} | uneven),
         ("reduce_scatter", (integers, name), {}),
         ("all_gather", (dense[:, 0].contiguous(), name), {"after": rows}),
@@ -90,9 +98,38 @@ def checked_on_devices(lab: Lab, rank: int, world: int) -> None:
             lab.synchronize()
 
 
+def sized_on_devices(lab: Lab, rank: int, world: int) -> None:
+    """Sizes on the device: room for all rows, and the plain call's bits in the own ones."""
+    with lab.init() as group:
+        sizes = lab.tensor(torch.tensor([3, 1], dtype=torch.int32))
+        rows = lab.tensor(noise(rank, (4 * world, HIDDEN), torch.bfloat16))
+        for padded_to in (None, 4):
+            options = {"device_sizes": sizes, "padded_to": padded_to}
+            torch.library.opcheck(
+                OPS.reduce_scatter.default,
+                (rows, group.name),
+                options,
+                test_utils=("test_schema", "test_faketensor"),
+            )
+            found = lab.host(OPS.reduce_scatter(rows, group.name, **options))
+            own = lab.host(group.combine(rows, sizes=sizes, padded_to=padded_to))
+            count = (3, 1)[rank]
+            assert found.shape == own.shape == (4 * world if padded_to is None else 4, HIDDEN)
+            assert_same_bits(found[:count], own[:count])
+        with pytest.raises(ValueError, match="both sizes and device_sizes"):
+            shapes.reduce_scatter(rows, group.name, sizes=[4, 4], device_sizes=sizes)
+        with pytest.raises(ValueError, match="go together"):
+            shapes.combine(rows, None, group.name, topk_ids=sizes.view(1, 2))
+
+
 @pytest.mark.multi
 def test_what_a_compiler_is_told_of_devices(ranks: Ranks) -> None:
     ranks.run(2, emulated, checked_on_devices)
+
+
+@pytest.mark.multi
+def test_what_a_compiler_is_told_of_sizes_on_devices(ranks: Ranks) -> None:
+    ranks.run(2, emulated_peers, sized_on_devices)
 
 
 WRONG: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import device_lab
-from device_lab import CudaLab, EmulatedLab, Lab
+from device_lab import NCCL_PATHS, CudaLab, EmulatedLab, Lab
 
 VARIABLE = "SYMMOE_GPU_TESTS"  # "emulated": the rehearsal
 # NCCL takes several ranks on one GPU only if it is asked to, and their grids must fit together.
@@ -36,12 +36,12 @@ def environment() -> dict[str, str]:
     return SHARED_GPU if count() == 1 else {}
 
 
-def lab_of(rank: int) -> Lab:
-    """The device of a rank, made this process's current one."""
+def lab_of(rank: int, paths: tuple[str, ...] | None = NCCL_PATHS) -> Lab:
+    """The device of a rank, made this process's current one; its groups take these paths."""
     if emulated():
-        return EmulatedLab()
+        return EmulatedLab(paths)
     torch.cuda.set_device(rank % count())
-    return CudaLab()
+    return CudaLab(paths)
 
 
 def on_device(rank: int, world: int, scenario: Callable[..., Any], *arguments: Any) -> Any:
@@ -52,6 +52,23 @@ def on_device(rank: int, world: int, scenario: Callable[..., Any], *arguments: A
     result = scenario(lab, rank, world, *arguments)
     lab.synchronize()
     return result
+
+
+def with_peers(rank: int, world: int, scenario: Callable[..., Any], *arguments: Any) -> Any:
+    """The same where own kernels may serve the calls."""
+    if emulated():
+        return device_lab.emulated_peers(rank, world, scenario, *arguments)
+    lab = lab_of(rank, None)
+    result = scenario(lab, rank, world, *arguments)
+    lab.synchronize()
+    return result
+
+
+def why_no_peers(rank: int, world: int) -> str:
+    """Why own kernels cannot run; empty if they can."""
+    with lab_of(rank, None).init() as group:
+        facts = group.describe()
+        return str(facts["no_windows"] or facts["no_peers"])
 
 
 def why_no_windows(rank: int, world: int) -> str:

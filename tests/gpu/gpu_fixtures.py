@@ -24,3 +24,11 @@ def no_windows(gpu_ranks: Ranks) -> str:
     reasons = gpu_ranks.run(gpu_device.world(), gpu_device.why_no_windows, seconds=120)
     assert len(set(reasons)) == 1, reasons
     return str(reasons[0])
+
+
+@pytest.fixture(scope="session")
+def no_peers(gpu_ranks: Ranks) -> str:
+    """Why own kernels cannot read the peers' windows here; empty if they can."""
+    reasons = gpu_ranks.run(gpu_device.world(), gpu_device.why_no_peers, seconds=120)
+    assert len(set(reasons)) == 1, reasons
+    return str(reasons[0])

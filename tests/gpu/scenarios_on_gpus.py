@@ -13,6 +13,9 @@ import device_scenarios as results
 import device_scenarios_compiled as compiled
 import device_scenarios_graphs as graphs
 import device_scenarios_life as life
+import device_scenarios_peers as peers
+import device_scenarios_routed as routed
+import device_scenarios_sizes as on_device
 import device_scenarios_windows as windows
 from ranks import Ranks
 from reference import DTYPES
@@ -65,6 +68,31 @@ WITH_WINDOWS: list[Case] = [
     (life.different_calls, []),
     (life.same_on_other_devices, []),
 ]
+# Only where own kernels reach the peers' windows.
+WITH_PEERS: list[Case] = [
+    *[(peers.sums, [dtype, "vmm"]) for dtype in DTYPES],
+    *[(peers.combines, [dtype]) for dtype in DTYPES],
+    (peers.mixed_sources, []),
+    (peers.odd_offsets, []),
+    (peers.batches, []),
+    (peers.threads_and_lanes, []),
+    *[(peers.graphs, [path]) for path in ("pull", "fused")],
+    (peers.growth, []),
+    *[(routed.combines, [dtype, path]) for dtype in DTYPES for path in ("routed", "fused")],
+    *[(routed.by_experts, [path]) for path in ("routed", "pull", "ordered")],
+    *[(routed.in_graphs, [path]) for path in ("routed", "fused")],
+    (routed.wrong_owner, []),
+    (routed.refused, []),
+    *[(on_device.sums, [dtype]) for dtype in DTYPES],
+    (on_device.routed, []),
+    *[
+        (on_device.changing, [path, padded])
+        for path in ("pull", "fused")
+        for padded in (True, False)
+    ],
+    (on_device.wrong, []),
+    (on_device.refused, []),
+]
 
 
 def name_of(case: Case) -> str:
@@ -87,6 +115,14 @@ def test_with_windows(gpu_ranks: Ranks, no_windows: str, case: Case) -> None:
         pytest.skip(f"no windows here: {no_windows}")
     scenario, arguments = case
     gpu_ranks.run(gpu_device.world(), gpu_device.on_device, scenario, *arguments, seconds=SECONDS)
+
+
+@pytest.mark.parametrize("case", WITH_PEERS, ids=name_of)
+def test_with_peers(gpu_ranks: Ranks, no_peers: str, case: Case) -> None:
+    if no_peers:
+        pytest.skip(f"own kernels reach no peers here: {no_peers}")
+    scenario, arguments = case
+    gpu_ranks.run(gpu_device.world(), gpu_device.with_peers, scenario, *arguments, seconds=SECONDS)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
