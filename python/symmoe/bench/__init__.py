@@ -5,6 +5,7 @@
 - `workers`, `channel`, `peers`: the processes of each path, asleep while others have their turn.
 - `worker`, `turn`, `backend`, `backends/`: inside such a process.
 - `limit`, `calibration`: the time that the memory allows.
+- `path_model`, `published`: what paths on GPUs would take, and what others have published.
 """
 
 from .backend import Backend, Place, PrivateMemory, rewrite
