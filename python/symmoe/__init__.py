@@ -20,6 +20,7 @@ if importlib.util.find_spec(f"{__name__}._core") is None:
     )
 
 from . import ops
+from .balanced import balanced_topk_ids
 from .bootstrap import init
 from .config import Config
 from .decision import Alternative, Decision
@@ -60,6 +61,7 @@ __all__ = [
     "UnavailableError",
     "WindowMemoryError",
     "__version__",
+    "balanced_topk_ids",
     "init",
     "ops",
     "topk_reduce",
