@@ -29,6 +29,7 @@ from .errors import (
     ClosedError,
     DeadlineError,
     DeviceError,
+    LayoutError,
     MismatchError,
     NcclError,
     PeerLostError,
@@ -40,6 +41,7 @@ from .errors import (
 )
 from .group import Group
 from .routing import Routing
+from .tags import Layout, Partial, Replicated, Sharded, layout_of, tag
 from .topk import topk_reduce
 
 __all__ = [
@@ -51,11 +53,16 @@ __all__ = [
     "DeviceError",
     "DeviceGroup",
     "Group",
+    "Layout",
+    "LayoutError",
     "MismatchError",
     "NcclError",
+    "Partial",
     "PeerLostError",
     "PoisonedError",
+    "Replicated",
     "Routing",
+    "Sharded",
     "SymmoeError",
     "SystemCallError",
     "UnavailableError",
@@ -63,6 +70,8 @@ __all__ = [
     "__version__",
     "balanced_topk_ids",
     "init",
+    "layout_of",
     "ops",
+    "tag",
     "topk_reduce",
 ]

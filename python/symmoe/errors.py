@@ -47,5 +47,9 @@ class DeviceError(SymmoeError):
     """The device's runtime refused something."""
 
 
+class LayoutError(ValueError):
+    """A tensor's tag says that the call would be wrong: a second reduction, or one left out."""
+
+
 class NcclError(SymmoeError):
     """NCCL refused something, or noticed a failure."""
