@@ -168,4 +168,12 @@ def test_planted_faults_in_rank_reduce(architecture: str) -> None:
 
 
 def test_every_source_is_tested() -> None:
-    assert source_names() == ["copy_to_window", "rank_reduce", "topk_reduce"]
+    tested = [
+        "combine",
+        "copy_to_window",
+        "pull_reduce",
+        "rank_reduce",
+        "route_mask",
+        "topk_reduce",
+    ]
+    assert source_names() == tested

@@ -1,6 +1,7 @@
 """Compiles the device kernels for every GPU and holds the machine code to the project's bars.
 
 - nvcc and ptxas have nothing to warn of; no kernel spills registers or uses local memory.
+- No kernel accesses memory by addresses of which the compiler does not know the kind.
 - A vector kernel loads and stores 16 bytes at once; only kernels of memory that nobody else writes
   load through the read-only cache; nothing flushes subnormals.
 - clang compiles the same sources as HIP. Under CI a missing clang is a breach.
@@ -50,11 +51,17 @@ def breaches(kernel: Kernel, rule: Rule | None) -> Iterator[str]:
     flushing = [instruction for instruction in kernel.instructions if instruction.flushes]
     if flushing:
         yield f"flushes subnormals: {flushing[0]}"
+    generic = [instruction for instruction in kernel.instructions if instruction.is_generic]
+    if generic:
+        yield f"{len(generic)} accesses of no known memory, the first {generic[0]}"
     cached = [instruction for instruction in kernel.instructions if instruction.is_read_only_load]
     if cached and not rule.read_only_cache:
         yield f"loads through the read-only cache: {cached[0]}"
     loads = sum(instruction.is_load_128 for instruction in kernel.instructions)
     stores = sum(instruction.is_store_128 for instruction in kernel.instructions)
+    fresh = sum(i.is_load_128 and not i.is_read_only_load for i in kernel.instructions)
+    if fresh < rule.fresh_loads_128:
+        yield f"{fresh} fresh loads of 16 bytes, at least {rule.fresh_loads_128} expected"
     if loads < rule.loads_128:
         yield f"{loads} loads of 16 bytes, at least {rule.loads_128} expected"
     if stores < rule.stores_128:

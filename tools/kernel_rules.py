@@ -21,12 +21,14 @@ class Rule:
         narrow_accesses: The most accesses of less than 16 bytes in the loop that has the vectors.
         read_only_cache: Whether it may load through the read-only cache. Memory that peers write
             must not be read that way: the cache does not see their stores.
+        fresh_loads_128: Least number of 16-byte loads that do not: those of peers' rows.
     """
 
     loads_128: int
     stores_128: int
     narrow_accesses: int = 0
     read_only_cache: bool = False
+    fresh_loads_128: int = 0
 
 
 ELEMENTS = Rule(0, 0)
@@ -37,14 +39,42 @@ def _topk_rule(match: re.Match[str]) -> Rule:
     """Expert output is read by its owner alone. Each slot of a batch has a load of its own."""
     if match["columns"] == "Narrow":
         return Rule(0, 0, read_only_cache=True)
-    # An index and a weight of either width, and the report of a fault: two words that say who is
-    # writing it and that it is there, looked at and set, and its three numbers.
-    return Rule(max(1, int(match["slots"]) // 2), 1, narrow_accesses=10, read_only_cache=True)
+    # An index, an expert and a weight of either width, the expert's rank, the token's mask, and the
+    # report of a fault: two words that say who is writing it and that it is there, looked at and
+    # set, and its three numbers.
+    return Rule(max(1, int(match["slots"]) // 2), 1, narrow_accesses=14, read_only_cache=True)
+
+
+# Loads of peers' rows that a thread has on their way at once, and the pieces of rows these are of.
+AT_ONCE = {"FewRanks": (8, 4), "ManyRanks": (8, 2)}
+
+
+def _pull_rule(match: re.Match[str]) -> Rule:
+    """A mask per piece of a row is all that comes in less than 16 bytes."""
+    if match["columns"] == "Narrow":
+        return ELEMENTS
+    loads, pieces = AT_ONCE[match["at_once"]]
+    return Rule(loads, pieces, narrow_accesses=pieces, fresh_loads_128=loads)
+
+
+def _combine_rule(match: re.Match[str]) -> Rule:
+    """Both of its parts. Expert output is read by its owner alone, the windows' rows are not."""
+    topk = _topk_rule(match)
+    if match["columns"] == "Narrow":
+        return topk
+    loads, pieces = AT_ONCE[match["at_once"]]
+    narrow = topk.narrow_accesses
+    return Rule(topk.loads_128 + loads, 1 + pieces, narrow, True, fresh_loads_128=loads)
 
 
 RULES: dict[str, Callable[[re.Match[str]], Rule]] = {
     r"topk_reduce<(?P<columns>Wide|Narrow) \w+ to \w+, (?P<slots>\d+)>": _topk_rule,
     r"rank_reduce<\w+>": lambda _: Rule(2, 1),
+    r"pull_reduce<(?P<columns>Wide|Narrow) \w+ to \w+, (?P<at_once>\w+)>": _pull_rule,
+    r"combine<(?P<columns>Wide|Narrow) \w+ to \w+, (?P<slots>\d+), (?P<at_once>\w+)>": (
+        _combine_rule
+    ),
+    r"route_mask": lambda _: Rule(0, 0, read_only_cache=True),
     r"copy_to_window<16 bytes>": lambda _: VECTORS_ONLY,
     r"copy_to_window<\w+ bytes?>": lambda _: ELEMENTS,
 }

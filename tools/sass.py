@@ -50,6 +50,11 @@ class Instruction:
         return is_global and not self.is_load_128 and not self.is_store_128
 
     @property
+    def is_generic(self) -> bool:
+        """Whether it finds out while it runs which kind of memory an address is of."""
+        return re.match(r"(LD|ST|ATOM)\b", self.opcode) is not None
+
+    @property
     def is_local(self) -> bool:
         """Whether it touches local memory, which is where spills go."""
         return re.match(r"(LDL|STL)\b", self.opcode) is not None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ptx.decode import Operands, Reader, Step, Writer, operation
 from ptx.errors import PtxError, UnknownPtxError
 from ptx.syntax import type_bits
-from ptx.thread import Barrier, Event, Exit, Pause, Thread, WarpOperation
+from ptx.thread import Barrier, BarrierVote, Event, Exit, Pause, Thread, WarpOperation
 
 
 @operation("bra")
@@ -53,6 +53,8 @@ def _barrier(operands: Operands) -> Step:
     operands.take("cta")
     if operands.take("warp") is not None:
         return _warp_barrier(operands)
+    if operands.name == "bar" and operands.take("red") is not None:
+        return _barrier_vote(operands)
     aligned = operands.take("aligned") is not None or operands.name == "bar"
     if operands.take("sync") is None or not aligned or len(operands) != 1:
         # A part of the block, or threads of one warp at different places.
@@ -62,6 +64,18 @@ def _barrier(operands: Operands) -> Step:
         raise UnknownPtxError("a barrier with a computed number")
     event = Barrier(int(operands.text(0), 0))
     return lambda thread: event
+
+
+def _barrier_vote(operands: Operands) -> Step:
+    if operands.type() != "pred" or operands.take("and") is None:
+        raise UnknownPtxError("a vote of another kind than bar.red.and.pred")
+    operands.done(3)
+    number, write, vote = int(operands.text(1), 0), operands.write(0, 1), operands.read(2, 1)
+
+    def step(thread: Thread) -> Event:
+        return BarrierVote(number, vote(thread.registers), write)
+
+    return step
 
 
 def _warp_barrier(operands: Operands) -> Step:

@@ -19,7 +19,25 @@ ELEMENT_BYTES = {BF16: 2, F16: 2, F32: 4}
 TOPK = re.compile(r"11topk_reduceI.*?(Wide|Narrow)ColumnsIL\w*?DTypeE(\d)EL\w+?_(\d)EEELi(\d+)E")
 RANK = re.compile(r"11rank_reduceI\w*?DTypeE(\d)E")
 COPY = re.compile(r"14copy_to_windowI(?:\w*?(Bits128)|([jth]))E")
+COLUMNS = r"INS1_\d+(Wide|Narrow)ColumnsIL\w*?DTypeE(\d)EL\w+?_(\d)EEE"
+AT_ONCE = r"NS1_\d+(FewRanks|ManyRanks|OneByOne)EEE"
+PULL = re.compile(rf"11pull_reduce{COLUMNS}{AT_ONCE}")
+COMBINE = re.compile(rf"7combine{COLUMNS}Li(\d+)E{AT_ONCE}")
+ROUTE = re.compile(r"(10route_mask)E")
 UNIT_BYTES = {"Bits128": 16, "j": 4, "t": 2, "h": 1}
+
+
+class RoutingView(ctypes.Structure):
+    """kernels/device/launch.h, field by field."""
+
+    _fields_ = (
+        ("ids", ctypes.c_uint64),
+        ("expert_to_rank", ctypes.c_uint64),
+        ("mask", ctypes.c_uint64),
+        ("experts", ctypes.c_int64),
+        ("rank", ctypes.c_int),
+        ("ids_are_64bit", ctypes.c_bool),
+    )
 
 
 class TopkReduceLaunch(ctypes.Structure):
@@ -41,6 +59,7 @@ class TopkReduceLaunch(ctypes.Structure):
         ("output_type", ctypes.c_uint8),
         ("weights_type", ctypes.c_uint8),
         ("index_is_64bit", ctypes.c_bool),
+        ("routing", RoutingView),
     )
 
 
@@ -64,9 +83,9 @@ class Fault(ctypes.Structure):
 
     _fields_ = (
         ("kind", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
-        ("token", ctypes.c_int64),
-        ("slot", ctypes.c_int64),
+        ("being_written", ctypes.c_uint32),
+        ("subject", ctypes.c_int64),
+        ("detail", ctypes.c_int64),
         ("value", ctypes.c_int64),
     )
 

@@ -11,7 +11,7 @@ from ptx.errors import BarrierError, PtxError
 from ptx.memory import GlobalMemory, LocalMemory
 from ptx.program import Program
 from ptx.shared import SharedMemory
-from ptx.thread import WARP_LANES, Barrier, Exit, Pause, Thread, WarpOperation
+from ptx.thread import WARP_LANES, Barrier, BarrierVote, Exit, Pause, Thread, WarpOperation
 
 Extent = tuple[int, int, int]
 MAX_BLOCK = 1024
@@ -165,8 +165,12 @@ class _Block:
             if len({thread.next for thread in self._threads[begin : begin + WARP_LANES]}) > 1:
                 reason = f"threads of warp {begin // WARP_LANES} are at different barriers"
                 raise BarrierError(self._describe_waiting(reason))
-        if len({thread.waiting for thread in waiting}) > 1:
-            raise BarrierError(self._describe_waiting("warps are at barriers of different numbers"))
+        events = [thread.waiting for thread in waiting if isinstance(thread.waiting, Barrier)]
+        if len({(type(event), event.number) for event in events}) > 1:
+            raise BarrierError(self._describe_waiting("warps are at different kinds of barriers"))
+        votes = [event for event in events if isinstance(event, BarrierVote)]
+        for thread, vote in zip(waiting, votes, strict=False):
+            vote.write(thread.registers, int(all(other.vote for other in votes)))
         for thread in waiting:
             thread.waiting = None
             thread.block_phase += 1

@@ -89,9 +89,8 @@ class _Access:
     def target(self, operands: Operands, index: int) -> Callable[[Thread], int]:
         """Computes the address."""
         base, offset = operands.address(index)
-        if self.space == "param" and operands.text(index).startswith("[%"):
-            raise UnknownPtxError("computed address in param")
-        mask = (1 << 64) - 1
+        # The smaller spaces have addresses of 32 bits, which wrap around.
+        mask = (1 << (64 if self.space in ("generic", "global") else 32)) - 1
         return lambda thread: base(thread.registers) + offset & mask
 
 

@@ -30,11 +30,18 @@ from ptx.thread import Registers, Thread
 def _move(operands: Operands) -> Step:
     bits = type_bits(operands.type())
     operands.done(2)
+    if operands.text(1) == "%globaltimer":
+        return _look_at_clock(operands, bits)
     if operands.text(0).startswith("{"):
         return _unpack(operands, bits)
     if operands.text(1).startswith("{"):
         return _pack(operands, bits)
     return unary(operands.write(0, bits), lambda value: value, operands.read(1, bits))
+
+
+def _look_at_clock(operands: Operands, bits: int) -> Step:
+    write = operands.write(0, bits)
+    return lambda thread: write(thread.registers, thread.look_at_clock())
 
 
 def _shifted_right(places: int, value: int) -> int:

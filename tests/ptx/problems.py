@@ -157,12 +157,12 @@ def topk(program: ptx.Program, problem: Sum, seed: int = 0) -> None:
     if problem.index:
         bad = {(tokens - 1, 0, pairs), (tokens - 1, slots - 1, -2)}
         assert report.kind == 1
-        assert (report.token, report.slot, wrong[report.token, report.slot]) in (
+        assert (report.subject, report.detail, wrong[report.subject, report.detail]) in (
             (token, slot, wrong[token, slot]) for token, slot, _ in bad
         )
-        assert report.value == wrong[report.token, report.slot]
+        assert report.value == wrong[report.subject, report.detail]
     else:
-        assert report.kind == report.reserved == 0
+        assert report.kind == report.being_written == 0
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 WARP_LANES = 32
 # Steps back in loops before a thread is taken for one that never ends.
 MAX_LOOPS = 20_000
+# Between two looks of a thread at the clock.
+CLOCK_STEP_NS = 1000
 
 Registers = list[int | None]
 
@@ -38,6 +40,14 @@ class Barrier:
 
 
 @dataclass(frozen=True)
+class BarrierVote(Barrier):
+    """The same, and `write` tells each of them whether all came with a `vote` of 1."""
+
+    vote: int
+    write: Callable[[Registers, int], None]
+
+
+@dataclass(frozen=True)
 class WarpOperation:
     """Waits for the lanes in `mask`, then `finish` sets the results of all of them."""
 
@@ -54,6 +64,7 @@ class Thread:
 
     __slots__ = (
         "block_phase",
+        "clock_ns",
         "index",
         "lane",
         "local",
@@ -89,6 +100,7 @@ class Thread:
         self.parameters = parameters
         self.next = 0
         self.loops = 0
+        self.clock_ns = 0
         self.block_phase = 0
         self.warp_phase = 0
         self.waiting: Event | None = None
@@ -96,6 +108,11 @@ class Thread:
     def moment(self) -> Moment:
         """Now, as shared memory wants to know it."""
         return Moment(self.index, self.warp, self.block_phase, self.warp_phase)
+
+    def look_at_clock(self) -> int:
+        """Nanoseconds of a clock that goes on with every look at it."""
+        self.clock_ns += CLOCK_STEP_NS
+        return self.clock_ns
 
     def jump(self, target: int) -> None:
         """Goes on elsewhere; a loop without end is a fault."""

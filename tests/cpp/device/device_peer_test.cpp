@@ -3,7 +3,6 @@
 
 #include <atomic>
 
-#include "kernels/device/emulator/sanitizers.h"
 #include "peer_ranks.h"
 
 namespace symmoe::device_tests {
@@ -14,13 +13,6 @@ using emulator::Permission;
 constexpr int64_t kHidden = 16;
 constexpr int64_t kRowBytes = kHidden * 4;
 constexpr uint64_t kShortDeadlineNs = 30'000'000;
-
-// The thread sanitizer sees a missing order in any call, and takes its time for each.
-#if defined(SYMMOE_TSAN)
-constexpr uint32_t kShare = 20;
-#else
-constexpr uint32_t kShare = 1;
-#endif
 
 // Ranks with `rows` rows of fp32 each. What a rank has in its window is told by its call.
 class Group {

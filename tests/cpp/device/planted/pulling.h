@@ -8,16 +8,17 @@
 #include <chrono>
 #include <cstdio>
 
+#include "device/peer_ranks.h"
 #include "kernels/device/combine.cu"
 #include "kernels/device/pull_reduce.cu"
-#include "peer_ranks.h"
 
 namespace pulling {
 
 using namespace symmoe;
 using namespace symmoe::device_tests;
 
-constexpr int64_t kHidden = 16;
+// Both pieces of a unit of work have columns, for more than those threads that talk to peers.
+constexpr int64_t kHidden = 272;
 constexpr int64_t kRows = 2;  // of each rank
 
 // The last rank adds what the others have cancelled out, so that the order of the ranks shows.
