@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 
 import pytest
 import torch
 
 import symmoe
 from symmoe import tags
+from symmoe.observing import watch
 from symmoe.tags import Partial, Replicated, Sharded
 
 SIZES = (3, 5)
+
+
+@pytest.fixture(autouse=True)
+def in_use_here_only() -> Iterator[None]:
+    """Tags stay in use once they are: for other tests of this process they are not."""
+    yield
+    watch.tags = watch.on = False
 
 
 def test_a_view_has_the_tag_and_what_is_made_anew_has_none() -> None:

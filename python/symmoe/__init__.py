@@ -23,6 +23,7 @@ from . import ops
 from .balanced import balanced_topk_ids
 from .bootstrap import init
 from .config import Config
+from .counting import Collectives, count_collectives
 from .decision import Alternative, Decision
 from .device.group import DeviceGroup
 from .errors import (
@@ -47,6 +48,7 @@ from .topk import topk_reduce
 __all__ = [
     "Alternative",
     "ClosedError",
+    "Collectives",
     "Config",
     "DeadlineError",
     "Decision",
@@ -69,6 +71,7 @@ __all__ = [
     "WindowMemoryError",
     "__version__",
     "balanced_topk_ids",
+    "count_collectives",
     "init",
     "layout_of",
     "ops",

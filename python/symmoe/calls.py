@@ -17,12 +17,13 @@ import torch
 import torch.distributed as dist
 from torch import get_num_threads
 
-from . import _core, fallback, messages
+from . import _core, fallback, messages, tags
 from .arguments import Arguments
 from .config import Config
 from .cores import Claim
 from .decision import PROCESS_GROUP, Shortage, choose
 from .errors import ClosedError, MismatchError, PoisonedError, SymmoeError
+from .observing import watch
 from .plans import ALL_GATHER, REDUCE_SCATTER, WINDOW_TYPES, Layout, Sizes
 from .routing import Routing
 from .topk import Terms, core_arguments
@@ -59,6 +60,7 @@ class Calls(Arguments):
         "_process_group",
         "_release_processors",
         "_shortages",
+        "_strict_layout",
     )
 
     def __init__(
@@ -80,6 +82,9 @@ class Calls(Arguments):
         self._cap = config.max_buffer_bytes
         self._cap_reason = "Config.max_buffer_bytes, SYMMOE_MAX_BUFFER_BYTES"
         self._shortages: dict[tuple[int, int], Shortage] = {}  # by role and lane
+        self._strict_layout = config.strict_layout
+        if config.strict_layout:
+            watch.use_tags()
         self._closed = False
         self._failure = ""  # of the process group, where no core remembers it
         self._fallbacks = 0
@@ -165,6 +170,8 @@ class Calls(Arguments):
             layout, in_place, masks = self._prepare(
                 operation, tensor, out, sizes, padded_to, lane, stream, routing
             )
+            if watch.tags:
+                tags.before(self._where[operation], operation, tensor, self._strict_layout)
         except (TypeError, ValueError) as error:
             if self._checks:
                 self._report(lane, error)
@@ -177,6 +184,8 @@ class Calls(Arguments):
             if self._checks:
                 self._report_late(layout, error)
             raise
+        if watch.on:
+            tags.after(layout, out)
         rememberable = layout.plan and layout.in_bytes and not in_place and masks is None
         if self._known and not self._checks and layout.plan and rememberable:
             self._known.remember(layout.plan, tensor, sizes, padded_to, _maker_of(layout))

@@ -62,6 +62,7 @@ class Config:
             and "fused" no memory is set aside for them. None: all.
         window_source: On GPUs, who makes windows: "nccl", "vmm" (the driver's shareable memory,
             which NCCL knows nothing of), or "any": what serves most paths.
+        strict_layout: Refuse input without a tag (`symmoe.tag`) in reduce_scatter and all_gather.
     """
 
     timeout: float = 300.0
@@ -76,6 +77,7 @@ class Config:
     tuning: str | None = None
     paths: tuple[str, ...] | None = None
     window_source: str = "any"
+    strict_layout: bool = False
 
     def __post_init__(self) -> None:
         """Raises ValueError for a setting out of range."""
@@ -114,9 +116,9 @@ class Config:
 
         Variables: SYMMOE_TIMEOUT (seconds), SYMMOE_MAX_BUFFER_BYTES and SYMMOE_GRANULARITY (bytes,
         with K, M, G or T for powers of 1024), SYMMOE_SPIN_US, SYMMOE_CHECK, SYMMOE_PIN,
-        SYMMOE_WINDOWS and SYMMOE_ALLOW_UNSAFE_NCCL (0 or 1), SYMMOE_NCCL_LIB and SYMMOE_TUNING
-        (files), SYMMOE_PATHS (names with commas), SYMMOE_WINDOW_SOURCE. An empty variable counts as
-        unset.
+        SYMMOE_WINDOWS, SYMMOE_ALLOW_UNSAFE_NCCL and SYMMOE_STRICT_LAYOUT (0 or 1), SYMMOE_NCCL_LIB
+        and SYMMOE_TUNING (files), SYMMOE_PATHS (names with commas), SYMMOE_WINDOW_SOURCE. An empty
+        variable counts as unset.
 
         Raises:
             ValueError: A malformed value; the message names the variable.
@@ -150,6 +152,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "nccl_lib": str,
     "allow_unsafe_nccl": _switch,
     "tuning": str,
+    "strict_layout": _switch,
     "paths": _names,
     "window_source": str,
 }

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, get_num_threads
 
-from . import topk
+from . import tags, topk
 from .calls import text_of
 from .decision import Decision, decide
+from .observing import watch
 from .plans import ALL_GATHER, REDUCE_SCATTER, WINDOW_TYPES, Layout, Sizes
 from .routing import Routing
 from .windows import Windows
@@ -80,7 +81,7 @@ class Group(Windows):
             SymmoeError: A peer was lost, the deadline passed, the group is closed or poisoned.
         """
         known = None
-        if not self._shortages and routing is None:
+        if not self._shortages and routing is None and not watch.on:
             known = self._known_reduce_scatter(
                 input, out, sizes, padded_to, lane, stream, get_num_threads(), self._cores
             )
@@ -129,7 +130,7 @@ class Group(Windows):
             TypeError, ValueError, MismatchError, SymmoeError: As `reduce_scatter`.
         """
         known = None
-        if not self._shortages:
+        if not self._shortages and not watch.on:
             known = self._known_all_gather(
                 input, out, sizes, padded_to, lane, stream, get_num_threads(), self._cores
             )
@@ -180,7 +181,7 @@ class Group(Windows):
                 `reduce_scatter`.
         """
         known = None
-        if not self._shortages and routing is None:
+        if not self._shortages and routing is None and not watch.on:
             known = self._known_combine(
                 expert_out,
                 topk_weights,
@@ -204,6 +205,8 @@ class Group(Windows):
             if masks is not None and not self._checks:
                 known = self._combine_at_once(layout, masks, terms, out)
                 if isinstance(known, Tensor):
+                    if watch.on:
+                        tags.after(layout, known)
                     return known
             shape = (terms.tokens, terms.hidden)
             window = self.acquire("combine", shape, terms.dtype, lane=layout.lane)
@@ -221,6 +224,8 @@ class Group(Windows):
         code, threads = WINDOW_TYPES[terms.dtype], self._thread_count()
         topk.run(terms, address, code, threads, masks, self.rank)
         out = self._collect(layout, window, out, False, deterministic, known, masks)
+        if watch.on:
+            tags.after(layout, out)
         if masks is None:
             tensors = (expert_out, topk_weights, index)
             self._remember_combine(layout, terms, tensors, sizes, padded_to)

@@ -18,6 +18,9 @@ from typing import TypeVar
 import torch
 
 from .errors import LayoutError
+from .observing import watch
+from .plans import REDUCE_SCATTER
+from .plans import Layout as Geometry
 
 
 @dataclass(frozen=True)
@@ -73,18 +76,6 @@ _MOST_RECORDS = 64  # of one storage; the oldest are forgotten
 Tensor = TypeVar("Tensor", bound=torch.Tensor)
 
 
-class _Use:
-    """Whether anybody uses tags; calls look at it before they spend time on them."""
-
-    __slots__ = ("on",)
-
-    def __init__(self) -> None:
-        self.on = False
-
-
-use = _Use()
-
-
 def tag(tensor: Tensor, layout: Layout) -> Tensor:
     """Says what a tensor is; returns it.
 
@@ -99,9 +90,8 @@ def tag(tensor: Tensor, layout: Layout) -> Tensor:
         raise TypeError(f"tag: expected a tensor, got {type(tensor).__name__}")
     if not isinstance(layout, Layout) or type(layout) is Layout:
         raise TypeError(f"tag: expected Partial(), Sharded(sizes) or Replicated(), got {layout!r}")
-    use.on = True
-    put(tensor, layout)
-    return tensor
+    watch.use_tags()
+    return put(tensor, layout)
 
 
 def layout_of(tensor: torch.Tensor) -> Layout | None:
@@ -112,7 +102,7 @@ def layout_of(tensor: torch.Tensor) -> Layout | None:
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"layout_of: expected a tensor, got {type(tensor).__name__}")
-    use.on = True
+    watch.use_tags()
     return find(tensor)
 
 
@@ -127,8 +117,8 @@ def _bytes_of(tensor: torch.Tensor) -> tuple[int, int]:
     return begin, begin + (reach + 1) * tensor.element_size()
 
 
-def put(tensor: torch.Tensor, layout: Layout | None) -> None:
-    """Tags a tensor's memory; None takes the tag away."""
+def put(tensor: Tensor, layout: Layout | None) -> Tensor:
+    """Tags a tensor's memory and returns it; a layout of None takes the tag away."""
     begin, end = _bytes_of(tensor)
     storage = tensor.untyped_storage()
     old: tuple[_Record, ...] = getattr(storage, _ATTRIBUTE, ())
@@ -138,6 +128,7 @@ def put(tensor: torch.Tensor, layout: Layout | None) -> None:
     elif any(each.begin < end and begin < each.end for each in kept):
         kept = [each for each in kept if each.end <= begin or end <= each.begin]
     setattr(storage, _ATTRIBUTE, tuple(kept[:_MOST_RECORDS]))
+    return tensor
 
 
 def find(tensor: torch.Tensor) -> Layout | None:
@@ -150,6 +141,25 @@ def find(tensor: torch.Tensor) -> Layout | None:
         if (each.begin < end and begin < each.end) or (each.begin, each.end) == (begin, end):
             return each.layout
     return None
+
+
+def of_window(role: str, window: Tensor) -> Tensor:
+    """Tags a window as what is written there for its role; returns it."""
+    return put(window, PARTIAL if role == "combine" else Sharded())
+
+
+def before(where: str, operation: str, tensor: torch.Tensor, strict: bool) -> None:
+    """Raises LayoutError unless a group's call may take `tensor`."""
+    (require_partial if operation == REDUCE_SCATTER else require_sharded)(where, tensor, strict)
+
+
+def after(layout: Geometry, out: torch.Tensor) -> None:
+    """Tags what a group's call has made, and tells those that count."""
+    if watch.tags:
+        reduced = layout.operation == REDUCE_SCATTER
+        sizes = None if layout.device_sizes else layout.counts
+        put(out, Sharded(sizes) if reduced else REPLICATED)
+    watch.tell(layout.operation, layout.rows * layout.hidden * layout.dtype.itemsize)
 
 
 def require_partial(where: str, tensor: torch.Tensor, strict: bool) -> None:

@@ -11,8 +11,9 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 
-from . import _core, cores
+from . import _core, cores, tags
 from .device import alone
+from .observing import watch
 from .places import CPU, Place
 from .plans import WINDOW_TYPES, check_input, check_stream, check_tensor, is_plain, name_of
 
@@ -241,7 +242,7 @@ def topk_reduce(
     terms = check_terms(_WHERE, expert_out, topk_weights, index, scale)
     output_type = _check_target(terms, out)
     run(terms, out.data_ptr(), output_type, min(torch.get_num_threads(), cores.thread_limit))
-    return out
+    return tags.put(out, tags.PARTIAL) if watch.tags else out
 
 
 def reduce_on(
@@ -263,7 +264,7 @@ def reduce_on(
         for tensor in (expert_out, topk_weights, index, out):
             if tensor is not None:
                 place.keep(handle, tensor)
-    return out
+    return tags.put(out, tags.PARTIAL) if watch.tags else out
 
 
 def _check_target(terms: Terms, out: torch.Tensor, place: Place = CPU) -> int:

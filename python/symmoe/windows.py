@@ -8,8 +8,10 @@ from collections.abc import Sequence
 
 import torch
 
+from . import tags
 from .calls import Calls
 from .decision import Shortage
+from .observing import watch
 from .plans import WINDOW_TYPES, check_stream, check_tensor
 from .window_requests import check_acquire, check_reserve, why_no_type
 
@@ -75,8 +77,9 @@ class Windows(Calls):
         if view is not None and stream is None:
             tensor = view.again()
             if tensor is not None:
-                return tensor
-        return self._acquire(role, shape, dtype, lane, stream)
+                return tags.of_window(role, tensor) if watch.tags else tensor
+        tensor = self._acquire(role, shape, dtype, lane, stream)
+        return tags.of_window(role, tensor) if watch.tags and tensor is not None else tensor
 
     def _acquire(
         self, role: str, shape: Sequence[int], dtype: torch.dtype, lane: int, stream: object

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import topk
+from .. import tags, topk
 from ..decision import Decision
 from ..errors import SymmoeError, UnavailableError
+from ..observing import watch
 from ..plans import ALL_GATHER, REDUCE_SCATTER, WINDOW_TYPES, Layout, Sizes
 from ..routing import Routing
 from . import choice, fallback
@@ -86,6 +87,7 @@ class DeviceGroup(DeviceArguments):
             and sizes is None
             and padded_to is None
             and routing is None
+            and not watch.on
             and input.data_ptr() == view.address  # as is_intact, whose call would cost more
             and input.shape == view.shape
             and input.dtype is view.dtype
@@ -213,8 +215,7 @@ class DeviceGroup(DeviceArguments):
             if tensor is not None:
                 self._place.keep(handle, tensor)
         if window is None:
-            self._place.keep(handle, out)
-            return out
+            return self._made(layout, out, handle)
         dense = self._numbers(layout, out, sizes, None, False, deterministic, handle)
         return self._run(layout, window, out, False, dense)
 
@@ -285,6 +286,9 @@ class DeviceGroup(DeviceArguments):
         """A collective on any tensor."""
         self._require_open(operation)
         layout, in_place = self._check_call(operation, tensor, out, sizes, padded_to, lane, routing)
+        if watch.tags:
+            strict = self._config.strict_layout
+            tags.before(self._where[operation], operation, tensor, strict)
         if out is None:
             out = self._new_output(layout)
         handle = self._place.stream(stream)
@@ -320,8 +324,7 @@ class DeviceGroup(DeviceArguments):
             if done:
                 if found is None:
                     self._place.keep(stream, tensor)  # windows are the group's to keep
-                self._place.keep(stream, out)
-                return out
+                return self._made(layout, out, stream)
             self._require_host_sizes(layout)
             if routed is not None:
                 tensor, in_place = self._filled_out(layout, tensor, call), False
@@ -337,6 +340,13 @@ class DeviceGroup(DeviceArguments):
             reason = f"{layout.operation} on rank {self.rank}: the process group failed: {error}"
             self._core.poison(reason)
             raise SymmoeError(f"{reason} ({layout.text})") from error
+        return self._made(layout, out, stream)
+
+    def _made(self, layout: Layout, out: torch.Tensor, stream: int) -> torch.Tensor:
+        """The output of a queued call."""
+        self._place.keep(stream, out)
+        if watch.on:
+            tags.after(layout, out)
         return out
 
     def _filled_out(self, layout: Layout, tensor: torch.Tensor, call: CallNumbers) -> torch.Tensor:

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .. import _core
+from .. import _core, tags
 from ..config import Config
 from ..errors import ClosedError
 from ..exchange import Exchange
 from ..layouts import Layouts
 from ..names import register
+from ..observing import watch
 from ..places import DevicePlace
 from ..plans import WINDOW_TYPES, check_tensor
 from ..window_requests import check_acquire, check_reserve, why_no_type
@@ -76,6 +77,8 @@ class DeviceMemory:
         self._always_keeps = place.always_keeps
         self._process_group = process_group
         self._config = config
+        if config.strict_layout:
+            watch.use_tags()
         self._exchange = exchange
         self._views = DeviceViews(place)
         self._views_by_id = self._views.by_id
@@ -124,8 +127,9 @@ class DeviceMemory:
             view = None
         handle = self._place.stream(stream)
         if view is not None and view.is_intact() and self._core_rearm(view.buffer, handle):
-            return view.tensor
-        return self._acquire(role, shape, dtype, lane, handle)
+            return tags.of_window(role, view.tensor) if watch.tags else view.tensor
+        tensor = self._acquire(role, shape, dtype, lane, handle)
+        return tags.of_window(role, tensor) if watch.tags and tensor is not None else tensor
 
     def _acquire(
         self, role: str, shape: Sequence[int], dtype: torch.dtype, lane: int, stream: int
