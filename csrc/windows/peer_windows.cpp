@@ -76,7 +76,8 @@ void* const* PeerWindows::pages(int role, int lane) const {
                           std::to_string(role) + ", lane " + std::to_string(lane));
   }
   if (pages_table_.get() == nullptr) return nullptr;
-  const auto page = static_cast<size_t>(role * layout_.lanes + lane);
+  const auto page =
+      static_cast<size_t>(role) * static_cast<size_t>(layout_.lanes) + static_cast<size_t>(lane);
   return static_cast<void* const*>(pages_table_.get()) + page * static_cast<size_t>(world_);
 }
 
@@ -116,13 +117,14 @@ std::vector<const std::byte*> PeerWindows::addresses_of(const Window& window) {
 
 // The caller has relaxed the thread's capture mode.
 void PeerWindows::write(void* table, const std::vector<const std::byte*>& addresses) {
-  device_->copy(table, addresses.data(), addresses.size() * sizeof(void*), stream_->handle());
+  device_->copy(table, static_cast<const void*>(addresses.data()), addresses.size() * sizeof(void*),
+                stream_->handle());
   stream_->synchronize();
 }
 
 void PeerWindows::write_row(uint32_t ordinal, const std::vector<const std::byte*>& bases) {
-  const size_t row = ordinal % layout_.ordinals;
-  write(static_cast<void**>(windows_table_.get()) + row * static_cast<size_t>(world_), bases);
+  const size_t row = ordinal % layout_.ordinals * static_cast<size_t>(world_) * sizeof(void*);
+  write(static_cast<std::byte*>(windows_table_.get()) + row, bases);
 }
 
 Window PeerWindows::create(size_t bytes) {

@@ -148,6 +148,24 @@ void use_tables(PeerRank& self, const Rank& meet) {
   windows.clear();
 }
 
+// As NCCL does, which maps a rank's own window a second time beside its peers'.
+class SecondMapping : public WindowSource {
+ public:
+  SecondMapping(WindowSource& source, int rank) : source_(source), rank_(rank) {}
+  Window create(size_t bytes) override { return source_.create(bytes); }
+  void drop(const Window& window) override { source_.drop(window); }
+  const std::byte* address(int rank, uint32_t ordinal) override {
+    return rank == rank_ ? second_.data() : source_.address(rank, ordinal);
+  }
+  void refresh() override { source_.refresh(); }
+  size_t mapped_bytes() const override { return source_.mapped_bytes(); }
+
+ private:
+  WindowSource& source_;
+  int rank_;
+  std::array<std::byte, 1> second_{};
+};
+
 }  // namespace
 
 TEST(tables_show_every_ranks_windows_and_signal_pages) {
@@ -159,6 +177,19 @@ TEST(tables_show_every_ranks_windows_and_signal_pages) {
 
 TEST(tables_of_ranks_that_are_threads) {
   for (const By by : {By::kVmm, By::kNccl}) run_peer_threads(by, 3, use_tables);
+}
+
+TEST(a_ranks_own_entries_are_the_addresses_that_its_kernels_write) {
+  run_peers(By::kVmm, 2, [](PeerRank& self, const Rank&) {
+    SecondMapping mapping(*self.source, self.rank);
+    PeerWindows peers(self.device, mapping, self.agreement, self.rank, self.world, kLayout);
+    peers.start("");
+    const Window window = peers.create(kBytes);
+    const size_t row = window.ordinal % kLayout.ordinals * static_cast<size_t>(self.world);
+    CHECK(peers.windows()[row + static_cast<size_t>(self.rank)] == window.base);
+    CHECK(peers.address(self.rank, window.ordinal) == window.base);
+    CHECK_EQ(static_cast<unsigned char*>(peers.pages(0, 0)[self.rank])[0], 0);
+  });
 }
 
 TEST(a_row_is_free_again_only_when_its_window_is_gone) {
