@@ -86,7 +86,7 @@ def assert_equal_but_zeros(found: torch.Tensor, right: torch.Tensor) -> None:
 
 def poison(lab: Lab, group: Any, rows: int, dtype: torch.dtype, lane: int = 0) -> torch.Tensor:
     """A window full of NaN, acquired."""
-    window = group.acquire("combine", (rows, HIDDEN), dtype, lane=lane)
+    window: torch.Tensor | None = group.acquire("combine", (rows, HIDDEN), dtype, lane=lane)
     assert window is not None
     if rows:
         lab.put(window, lab.tensor(torch.full((rows, HIDDEN), NAN, dtype=dtype)))

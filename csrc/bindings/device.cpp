@@ -96,6 +96,7 @@ void bind_device(py::module_& module) {
       .def_property_readonly("properties",
                              [](const LoneDevice& d) { return properties_of(d.device()); })
       .def("check", &LoneDevice::check)
+      .def("shared_refusal", [](const LoneDevice& d) { return d.device().shared_refusal(); })
       .def("make_stream", &LoneDevice::make_stream)
       .def("synchronize",
            [](const LoneDevice& self, uintptr_t stream) {

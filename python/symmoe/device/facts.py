@@ -31,11 +31,16 @@ def _device(kind: str) -> str:
         compiler = "nvcc" if kind == "cuda" else "-DSYMMOE_HIP=ON"
         return f"not built: this is a build without {compiler}"
     try:
-        found = _core.Device(str(path), 0).properties
+        device = _core.Device(str(path), 0)
+        found, refusal = device.properties, device.shared_refusal()
     except UnavailableError as error:
         return f"built; {str(error).replace(f'no {kind} device: ', 'no device: ')}"
     major, minor = found["capability"]
-    return f"built; {found['name']}, capability {major}.{minor}, {found['multiprocessors']} SMs"
+    windows = f"no VMM windows: {refusal}" if refusal else "VMM windows"
+    return (
+        f"built; {found['name']}, capability {major}.{minor}, {found['multiprocessors']} SMs, "
+        f"{windows}"
+    )
 
 
 def _nccl() -> dict[str, str]:
