@@ -247,7 +247,7 @@ def wrong_owner(lab: Lab, rank: int, world: int) -> None:
 def refused(lab: Lab, rank: int, world: int) -> None:
     """What does not fit is refused before anything is queued."""
     with lab.init(only("routed", "pull")) as group:
-        batch = Batch(world, 1, 2, torch.float32)
+        batch = Batch(world, 2, 2, torch.float32)
         rows = lab.tensor(torch.zeros(batch.rows, 2, HIDDEN))
         routing = batch.routing(lab)
         before = launched(lab)
