@@ -13,44 +13,53 @@
 namespace symmoe::kernels {
 namespace {
 
-// Calls body(begin, end, mask) for each run of rows with the same mask.
-template <typename Body>
-void for_each_run(const uint64_t* masks, int64_t begin, int64_t end, Body&& body) {
-  while (begin < end) {
-    int64_t next = begin + 1;
-    while (next < end && masks[next] == masks[begin]) ++next;
-    body(begin, next, masks[begin]);
-    begin = next;
-  }
-}
-
 struct ReduceJob {
   const RoutedReduceArgs* args;
-  RankRange kernel;
+  RankRowSum kernel;
   int64_t row_bytes;
   int parts;
   bool stream;
 };
 
+// The ranks' copies of a row, in rank order.
+struct RowSources {
+  const void* at[kMaskBits];
+  int ranks = 0;
+
+  void set(const RoutedReduceArgs& args, int64_t row, int64_t row_bytes) {
+    ranks = 0;
+    for (uint64_t left = args.masks[row]; left != 0; left &= left - 1) {
+      at[ranks++] =
+          static_cast<const char*>(args.sources[std::countr_zero(left)]) + row * row_bytes;
+    }
+  }
+};
+
 void reduce_part(void* context, int part) {
   const ReduceJob& job = *static_cast<const ReduceJob*>(context);
   const RoutedReduceArgs& args = *job.args;
+  const int64_t end = args.rows * (part + 1) / job.parts;
+  int64_t row = args.rows * part / job.parts;
+  if (row == end) return;
   const FloatEnv env;
-  for_each_run(args.masks, args.rows * part / job.parts, args.rows * (part + 1) / job.parts,
-               [&](int64_t begin, int64_t end, uint64_t mask) {
-                 if (mask == 0) {
-                   std::memset(static_cast<char*>(args.output) + begin * job.row_bytes, 0,
-                               static_cast<size_t>((end - begin) * job.row_bytes));
-                   return;
-                 }
-                 const void* sources[kMaskBits];
-                 int ranks = 0;
-                 for (uint64_t left = mask; left != 0; left &= left - 1) {
-                   sources[ranks++] = args.sources[std::countr_zero(left)];
-                 }
-                 job.kernel(sources, ranks, args.output, begin * args.hidden, end * args.hidden,
-                            job.stream);
-               });
+  RowSources sources[2];
+  sources[row % 2].set(args, row, job.row_bytes);
+  for (; row < end; ++row) {
+    const RowSources& now = sources[row % 2];
+    RowSources& next = sources[(row + 1) % 2];
+    if (row + 1 < end) {
+      next.set(args, row + 1, job.row_bytes);
+    } else {
+      next.ranks = 0;
+    }
+    char* const output = static_cast<char*>(args.output) + row * job.row_bytes;
+    if (now.ranks == 0) {
+      std::memset(output, 0, static_cast<size_t>(job.row_bytes));
+    } else {
+      job.kernel({now.at, now.ranks, next.at, next.ranks, output}, args.hidden, job.stream);
+    }
+  }
+  if (job.stream) kernel_table().finish_stream();
 }
 
 void validate(const RoutedReduceArgs& args) {
@@ -109,7 +118,7 @@ void routed_reduce(const RoutedReduceArgs& args, int threads) {
   if (args.rows == 0 || args.hidden == 0) return;
   const KernelTable& table = kernel_table();
   const int64_t row_bytes = args.hidden * static_cast<int64_t>(size_of(args.type));
-  ReduceJob job{&args, table.rank_range[static_cast<int>(args.type)], row_bytes, 1,
+  ReduceJob job{&args, table.rank_row[static_cast<int>(args.type)], row_bytes, 1,
                 args.rows * row_bytes >= kStreamBytes};
   if (threads > 1) {
     const int64_t moved = (rows_in(args.masks, args.rows) + args.rows) * row_bytes;

@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/isa/kernel_table.h"
 #include "kernels/cpu/isa/rank_range.h"
+#include "kernels/cpu/isa/rank_row.h"
 #include "kernels/cpu/isa/stream_copy.h"
 #include "kernels/cpu/isa/topk_row.h"
 
@@ -20,7 +21,9 @@ const KernelTable kTable = {
     {SYMMOE_TOPK_TYPES(DType::kBFloat16), SYMMOE_TOPK_TYPES(DType::kFloat16),
      SYMMOE_TOPK_TYPES(DType::kFloat32)},
     {rank_range<DType::kBFloat16>, rank_range<DType::kFloat16>, rank_range<DType::kFloat32>},
+    {rank_row<DType::kBFloat16>, rank_row<DType::kFloat16>, rank_row<DType::kFloat32>},
     stream_copy,
+    finish_stream,
 };
 
 #undef SYMMOE_TOPK_ROWS

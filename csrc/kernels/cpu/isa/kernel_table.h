@@ -37,6 +37,19 @@ using TopkRow = void (*)(const Term* terms, int64_t count, void* output, int64_t
 using RankRange = void (*)(const void* const* sources, int ranks, void* output, int64_t begin,
                            int64_t end, bool stream);
 
+// One row to sum: where it is at `ranks` ranks, at least one, and where a row is that will be asked
+// for later, at `ahead_ranks`, which is only prefetched.
+struct RankRow {
+  const void* const* sources;
+  int ranks;
+  const void* const* ahead;
+  int ahead_ranks;
+  void* output;
+};
+
+// Sums `hidden` elements. Who has streamed has to finish the streams.
+using RankRowSum = void (*)(const RankRow& row, int64_t hidden, bool stream);
+
 // A copy by non-temporal stores.
 using StreamCopy = void (*)(void* destination, const void* source, size_t bytes);
 
@@ -44,7 +57,9 @@ struct KernelTable {
   const char* name;
   TopkRow topk_row[kDTypes][kDTypes][2];  // [input type][output type][weighted], by DType's value
   RankRange rank_range[kDTypes];
+  RankRowSum rank_row[kDTypes];
   StreamCopy stream_copy;
+  void (*finish_stream)();
 };
 
 namespace plain {

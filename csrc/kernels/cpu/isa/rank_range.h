@@ -86,12 +86,8 @@ void rank_range(const void* const* sources, int ranks, void* output, int64_t beg
   begin *= kSize<kType>;
   end *= kSize<kType>;
   switch (ranks) {
-    case 1:  // of a routed row, as is 3
-      return rank_range_of<kType, 1>(from, ranks, to, begin, end, stream);
     case 2:
       return rank_range_of<kType, 2>(from, ranks, to, begin, end, stream);
-    case 3:
-      return rank_range_of<kType, 3>(from, ranks, to, begin, end, stream);
     case 4:
       return rank_range_of<kType, 4>(from, ranks, to, begin, end, stream);
     case 8:
