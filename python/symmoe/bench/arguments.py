@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from . import peers
-from .backend import BUILT_IN, load_file
+from .backend import BUILT_IN, ROUTED_PATHS, load_file
 from .errors import BenchError
 from .machine import usable_cpus
 from .problem import (
     ELEMENT_BYTES,
     MODES,
+    PLAIN_EXPERTS,
     Problem,
     of_shape,
     of_size,
@@ -25,6 +26,7 @@ from .workers import Setting
 _SIZES = "4K,32K,256K,512K,1M,2M,4M,8M,32M"
 _QUICK_SIZES = "4K,64K,512K,4M"
 _OWN_PATHS = ["pull", "staged", "gloo", "gloo_allreduce"]
+_ALL = "all"
 _QUICK_PATHS = ["pull", "staged", "gloo"]
 _TOPK = 2
 DEVICE_SIZES = {"cuda": "512K,1M,2M,4M,8M", "emulated": "4K"}
@@ -58,14 +60,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         help=f"output per rank (default {_SIZES}; {_of_devices(DEVICE_SIZES)})",
     )
-    add("--paths", default=None, help=f"of {','.join(BUILT_IN)} (default: all installed)")
+    add(
+        "--paths",
+        default=None,
+        help=f"of {','.join(BUILT_IN)} (default: all installed but routed; all: with routed)."
+        " With routed, experts are spread over the ranks for all paths",
+    )
     add(
         "--mode",
         default=None,
         choices=MODES,
         help="what is timed (default collective; cuda and emulated combine,collective)",
     )
-    add("--shape", default=None, help=f"model shapes: {','.join(SHAPES)}")
+    add(
+        "--shape",
+        action="append",
+        default=None,
+        help=f"model shapes, with commas or given again: {','.join(SHAPES)}",
+    )
     add(
         "--hidden",
         default=None,
@@ -75,7 +87,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--topk",
         type=int,
         default=None,
-        help=f"experts per token, with --sizes (default {_TOPK}; {_of_devices(DEVICE_TOPK)})",
+        help=f"experts per token, with --sizes (default {_TOPK}, in collectives 1;"
+        f" {_of_devices(DEVICE_TOPK)})",
     )
     add("--tokens", default=None, help="tokens per rank, with --shape (default 16,128,1024)")
     add("--json", type=Path, metavar="FILE", help="write all results")
@@ -120,6 +133,12 @@ def integers(name: str, text: str) -> list[int]:
     return [int(part) for part in parts]
 
 
+def is_routed(arguments: argparse.Namespace) -> bool:
+    """Whether the problems' experts are spread over the ranks."""
+    paths = split(arguments.paths or "")
+    return arguments.mode != "topk" and any(path in (*ROUTED_PATHS, _ALL) for path in paths)
+
+
 def make_problems(arguments: argparse.Namespace) -> list[Problem]:
     """What is to be timed, rank count by rank count.
 
@@ -138,12 +157,20 @@ def make_problems(arguments: argparse.Namespace) -> list[Problem]:
         raise BenchError("--hidden goes with --device")
     if arguments.sizes and (arguments.shape or arguments.tokens):
         raise BenchError("--sizes goes without --shape and --tokens")
-    if arguments.topk is not None and (mode == "collective" or not arguments.sizes):
-        raise BenchError("--topk goes with --sizes, in --mode combine or topk")
-    topk = 1 if mode == "collective" else _TOPK if arguments.topk is None else arguments.topk
-    if topk < 1:
-        raise BenchError(f"--topk {topk}: must be positive")
-    shape_names = arguments.shape
+    routed = is_routed(arguments)
+    experts = PLAIN_EXPERTS if routed else 0
+    if arguments.topk is not None and (
+        (mode == "collective" and not routed) or not arguments.sizes
+    ):
+        raise BenchError(
+            "--topk goes with --sizes, in --mode combine or topk or with --paths routed"
+        )
+    topk = arguments.topk
+    if topk is None:
+        topk = 1 if mode == "collective" else _TOPK
+    if topk < 1 or (routed and topk > experts):
+        raise BenchError(f"--topk {topk}: must be positive, and at most {PLAIN_EXPERTS} if routed")
+    shape_names = ",".join(arguments.shape or [])
     if not shape_names and not arguments.sizes:
         shape_names = _DEFAULT_SHAPES[mode]
     problems = []
@@ -154,7 +181,9 @@ def make_problems(arguments: argparse.Namespace) -> list[Problem]:
                     problems += _of_tokens(arguments, mode, count, dtype, name)
             else:
                 sizes = split(arguments.sizes or (_QUICK_SIZES if quick else _SIZES))
-                problems += [of_size(mode, count, dtype, parse_size(size), topk) for size in sizes]
+                problems += [
+                    of_size(mode, count, dtype, parse_size(size), topk, experts) for size in sizes
+                ]
     return problems
 
 
@@ -168,7 +197,8 @@ def _of_tokens(
     else:
         default = "16,256" if arguments.quick else "16,128,1024"
         tokens = integers("--tokens", arguments.tokens or default)
-    return [of_shape(mode, ranks, dtype, shape, count) for count in tokens]
+    routed = is_routed(arguments)
+    return [of_shape(mode, ranks, dtype, shape, count, routed) for count in tokens]
 
 
 def make_paths(arguments: argparse.Namespace) -> tuple[list[str], set[str]]:
@@ -178,7 +208,7 @@ def make_paths(arguments: argparse.Namespace) -> tuple[list[str], set[str]]:
         BenchError: There is no such path.
     """
     own = [cls.name for file in arguments.backend_file for cls in load_file(file)]
-    if arguments.paths:
+    if arguments.paths and split(arguments.paths) != [_ALL]:
         paths = split(arguments.paths)
         for path in paths:
             if path not in BUILT_IN and path not in own:
@@ -186,11 +216,12 @@ def make_paths(arguments: argparse.Namespace) -> tuple[list[str], set[str]]:
         return list(dict.fromkeys([*paths, *own])), set()
     if arguments.mode == "topk":
         return ["topk"], set()
-    if arguments.quick:
+    if arguments.quick and not arguments.paths:
         return [*_QUICK_PATHS, *own], set()
     peer_names = list(peers.PEERS)
     alone = ["topk"] if arguments.mode == "combine" else []
-    return [*_OWN_PATHS, *peer_names, *alone, *own], set(peer_names)
+    routed = sorted(ROUTED_PATHS) if arguments.paths else []
+    return [*_OWN_PATHS, *routed, *peer_names, *alone, *own], set(peer_names)
 
 
 def make_setting(arguments: argparse.Namespace) -> Setting:

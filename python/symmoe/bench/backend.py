@@ -15,6 +15,7 @@ from symmoe._core import measure
 from .errors import BenchError
 from .pattern import DTYPES
 from .problem import Problem
+from .routes import dense_traffic
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,15 @@ class Backend:
         pinned: Whether its ranks are bound to processors. Not where the library's own threads do
             the work and it is faster unbound.
         exchanges: Whether the output is summed over ranks.
+        routes: Whether it knows the problem's experts, so that rows for which a rank has none may
+            hold anything.
     """
 
     name = ""
     spins_idle = False
     pinned = True
     exchanges = True
+    routes = False
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -86,12 +90,23 @@ class Backend:
         """Timed in mode collective: partial rows to own rows."""
         raise NotImplementedError
 
-    def combine(self, experts: torch.Tensor, weights: torch.Tensor) -> None:
-        """Timed in mode combine: expert output [rows, topk, hidden] to own rows."""
+    def combine(
+        self, experts: torch.Tensor, weights: torch.Tensor, index: torch.Tensor | None = None
+    ) -> None:
+        """Timed in mode combine: expert output to own rows.
+
+        That is [rows, topk, hidden] or, where experts are spread over the ranks, [pairs, hidden]
+        with an index [rows, topk].
+        """
         import symmoe
 
-        symmoe.topk_reduce(experts, weights, out=self.partial())
+        symmoe.topk_reduce(experts, weights, index=index, out=self.partial())
         self.call()
+
+    def moved(self, problem: Problem) -> int:
+        """Bytes of rows that this rank reads and writes in a call, as `routes.Traffic` counts."""
+        rows = dense_traffic(problem).rows
+        return rows * problem.hidden * problem.element_bytes // problem.ranks
 
     def output(self) -> torch.Tensor:
         """The own rows of the last call, [tokens, hidden]."""
@@ -135,6 +150,7 @@ def rewrite(tensor: torch.Tensor) -> None:
 BUILT_IN = {
     "pull": ("symmoe_paths", "Pull"),
     "staged": ("symmoe_paths", "Staged"),
+    "routed": ("symmoe_paths", "Routed"),
     "topk": ("symmoe_paths", "TopkAlone"),
     "gloo": ("gloo", "GlooReduceScatter"),
     "gloo_allreduce": ("gloo", "GlooAllReduce"),
@@ -143,6 +159,9 @@ BUILT_IN = {
     "openmpi": ("mpi", "OpenMpi"),
     "oneccl": ("oneccl", "OneCcl"),
 }
+
+# Those that need a problem whose experts are spread over the ranks.
+ROUTED_PATHS = frozenset({"routed"})
 
 
 def load(name: str, files: list[Path]) -> Callable[[Place], Backend]:

@@ -170,7 +170,10 @@ class Calibrator:
     def _stream(
         self, line: measure.StartLine, problem: Problem, iterations: int
     ) -> dict[str, list[int]]:
+        # What a rank's sum reads for each row that it writes; where experts are spread, less.
         mix = problem.topk
+        if problem.experts:
+            mix = max(1, round(problem.topk / problem.ranks))
         wanted = problem.rows * problem.hidden * problem.element_bytes
         target = _round_up(min(wanted, _STREAM_BYTES // mix), measure.LINE_BYTES)
         source = aligned_zeros(target * mix)

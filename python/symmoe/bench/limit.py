@@ -47,11 +47,14 @@ def ranks_per_core(ranks: int, cores: int) -> int:
     return math.ceil(ranks / cores)
 
 
-def limit_us(nbytes: int, ranks: int, cores: int, rates: Rates) -> float:
-    """The formula above, microseconds, for nbytes of output per rank."""
+def limit_us(nbytes: int, ranks: int, cores: int, rates: Rates, share: float = 1.0) -> float:
+    """The formula above, microseconds, for nbytes of output per rank.
+
+    share: the part of the shards that has to be read, where a routing says which.
+    """
     shared = ranks_per_core(ranks, cores)
-    cross = (ranks - shared) * nbytes / rates.cross if ranks > shared else 0.0
-    each = cross + shared * nbytes / rates.local + nbytes / rates.write
+    cross = (ranks - shared) * share * nbytes / rates.cross if ranks > shared else 0.0
+    each = cross + shared * share * nbytes / rates.local + nbytes / rates.write
     return rates.barrier_us + rates.overlap * shared * each / 1e3
 
 

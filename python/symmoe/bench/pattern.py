@@ -6,9 +6,12 @@ in bfloat16 too and a result is either right or wrong, with no tolerance.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from .problem import Problem
+from .routes import route_of
 
 PERIOD = 65521  # a prime: no shard of a power of two begins at the same place of the pattern
 _RANK_STEP = 9973
@@ -43,8 +46,15 @@ def _tile(target: torch.Tensor, pattern: torch.Tensor) -> None:
 
 
 def fill_rows(rows: torch.Tensor, problem: Problem, rank: int, seed: int) -> None:
-    """Writes this rank's partial rows, [rows, hidden]."""
+    """Writes this rank's partial rows, [rows, hidden]; zeros for which it has no expert."""
     _tile(rows.view(-1), _shifted(problem, rank, 0, seed))
+    if problem.experts:
+        rows[~has_rows(problem, rank)] = 0
+
+
+def has_rows(problem: Problem, rank: int) -> torch.Tensor:
+    """For which rows a rank has an expert, in a problem with experts: bool, [rows]."""
+    return route_of(problem).slots_on(rank).any(1)
 
 
 def fill_experts(experts: torch.Tensor, problem: Problem, rank: int, seed: int) -> None:
@@ -53,6 +63,20 @@ def fill_experts(experts: torch.Tensor, problem: Problem, rank: int, seed: int) 
     for slot in range(problem.topk):
         _tile(plane, _shifted(problem, rank, slot, seed))
         experts[:, slot].copy_(plane.view(problem.rows, problem.hidden))
+
+
+def make_pairs(problem: Problem, rank: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """What this rank's experts made, [pairs, hidden], and which slot it is for, [rows, topk]."""
+    index = route_of(problem).index_on(rank)
+    here = index >= 0
+    dtype = DTYPES[problem.dtype]
+    pairs = torch.empty(int(here.sum()), problem.hidden, dtype=dtype)
+    plane = torch.empty(problem.rows * problem.hidden, dtype=dtype)
+    for slot in range(problem.topk):
+        _tile(plane, _shifted(problem, rank, slot, seed))
+        chosen = here[:, slot]
+        pairs[index[chosen, slot].long()] = plane.view(problem.rows, problem.hidden)[chosen]
+    return pairs, index
 
 
 def _slot_weight(rank: int, slot: int) -> float:
@@ -65,7 +89,8 @@ def _row_weights(first: int, rows: int) -> torch.Tensor:
 
 
 def make_weights(problem: Problem, rank: int) -> torch.Tensor:
-    """Top-k weights, [rows, topk] fp32."""
+    """Top-k weights, [rows, topk] fp32. With experts they are the router's, equal on all ranks."""
+    rank = 0 if problem.experts else rank
     slots = torch.tensor([_slot_weight(rank, slot) for slot in range(problem.topk)])
     return (_row_weights(0, problem.rows)[:, None] * slots[None, :]).contiguous()
 
@@ -75,6 +100,11 @@ def expected(problem: Problem, rank: int, seed: int, alone: bool) -> torch.Tenso
 
     alone: [rows, hidden] instead, what this rank has before anything is exchanged.
     """
+    rows, first = (problem.rows, 0) if alone else (problem.tokens, rank * problem.tokens)
+    if problem.experts:
+        return _expected_of_experts(
+            problem, [rank] if alone else range(problem.ranks), first, rows, seed
+        )
     pattern = torch.zeros(PERIOD)
     for source in [rank] if alone else range(problem.ranks):
         if problem.mode == "collective":
@@ -83,7 +113,6 @@ def expected(problem: Problem, rank: int, seed: int, alone: bool) -> torch.Tenso
             for slot in range(problem.topk):
                 weight = _slot_weight(source, slot)
                 pattern += weight * _shifted(problem, source, slot, seed)
-    rows, first = (problem.rows, 0) if alone else (problem.tokens, rank * problem.tokens)
     begin = first * problem.hidden % PERIOD
     result = torch.empty(rows * problem.hidden, dtype=DTYPES[problem.dtype])
     _tile(result, pattern.roll(-begin))
@@ -91,6 +120,26 @@ def expected(problem: Problem, rank: int, seed: int, alone: bool) -> torch.Tenso
     if problem.mode != "collective":
         result *= _row_weights(first, rows)[:, None].to(result.dtype)
     return result
+
+
+def _expected_of_experts(
+    problem: Problem, ranks: Iterable[int], first: int, rows: int, seed: int
+) -> torch.Tensor:
+    """The sum over these ranks of the rows for which they have experts: [rows, hidden]."""
+    total = torch.zeros(rows, problem.hidden, dtype=DTYPES[problem.dtype])
+    plane = torch.empty(rows * problem.hidden, dtype=total.dtype)
+    weights = make_weights(problem, 0)[first : first + rows].to(total.dtype)
+    begin = first * problem.hidden % PERIOD
+    for source in ranks:
+        here = route_of(problem).slots_on(source)[first : first + rows]
+        if problem.mode == "collective":
+            terms = [(0, here.any(1).to(total.dtype))]
+        else:
+            terms = [(slot, here[:, slot] * weights[:, slot]) for slot in range(problem.topk)]
+        for slot, factor in terms:
+            _tile(plane, _shifted(problem, source, slot, seed).roll(-begin))
+            total += factor[:, None] * plane.view(rows, problem.hidden)
+    return total
 
 
 def count_wrong(result: torch.Tensor, wanted: torch.Tensor) -> int:

@@ -17,6 +17,8 @@ LIMIT = "limit"
 ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
 # Widest row taken for a size in bytes that comes without a model's shape.
 PLAIN_HIDDEN = 2048
+# Experts of a routed problem that comes without a model's shape.
+PLAIN_EXPERTS = 128
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -49,14 +51,17 @@ class Problem:
 
     Attributes:
         mode: "collective": partial rows are ready, until each rank has its own rows summed.
-            "combine": from expert output [rows, topk, hidden] to the same. "topk": the top-k sum
-            alone, no rank talks to another.
+            "combine": from expert output to the same; that is [rows, topk, hidden] on every rank,
+            or with `experts` [slots of the rank's experts, hidden] and an index. "topk": the top-k
+            sum alone, no rank talks to another.
         ranks: Number of ranks (in mode topk: of processes that work at the same time).
         dtype: "bf16", "fp16" or "fp32", in and out.
         tokens: Rows each rank gets.
         hidden: Elements per row.
-        topk: Expert rows per token; 1 in mode collective.
+        topk: Expert rows per token; 1 in mode collective without experts.
         shape: Name of the model the shape is of, or "".
+        experts: Experts that are spread over the ranks, of which each token chooses topk; 0: every
+            rank has something for every token.
     """
 
     mode: str
@@ -66,6 +71,7 @@ class Problem:
     hidden: int
     topk: int = 1
     shape: str = ""
+    experts: int = 0
 
     @property
     def rows(self) -> int:
@@ -97,7 +103,9 @@ class Problem:
         return cls(**fields)
 
 
-def of_size(mode: str, ranks: int, dtype: str, nbytes: int, topk: int = 1) -> Problem:
+def of_size(
+    mode: str, ranks: int, dtype: str, nbytes: int, topk: int = 1, experts: int = 0
+) -> Problem:
     """Something with this many bytes of output per rank, in rows of PLAIN_HIDDEN where that fits.
 
     Raises:
@@ -108,10 +116,16 @@ def of_size(mode: str, ranks: int, dtype: str, nbytes: int, topk: int = 1) -> Pr
         raise BenchError(f"size {nbytes} is no multiple of the {element} bytes of {dtype}")
     count = nbytes // element
     hidden = math.gcd(count, PLAIN_HIDDEN)
-    return Problem(mode, ranks, dtype, count // hidden, hidden, topk)
+    return Problem(mode, ranks, dtype, count // hidden, hidden, topk, experts=experts)
 
 
-def of_shape(mode: str, ranks: int, dtype: str, shape: Shape, tokens: int) -> Problem:
-    """A model's combine (or only its collective) with this many tokens per rank."""
-    topk = 1 if mode == "collective" else shape.topk
-    return Problem(mode, ranks, dtype, tokens, shape.hidden, topk, shape.name)
+def of_shape(
+    mode: str, ranks: int, dtype: str, shape: Shape, tokens: int, routed: bool = False
+) -> Problem:
+    """A model's combine (or only its collective) with this many tokens per rank.
+
+    routed: its experts are spread over the ranks.
+    """
+    topk = 1 if mode == "collective" and not routed else shape.topk
+    experts = shape.experts if routed else 0
+    return Problem(mode, ranks, dtype, tokens, shape.hidden, topk, shape.name, experts)

@@ -9,6 +9,7 @@ from typing import Any
 from .errors import BenchError
 from .limit import BAD_CALIBRATION, Rates, limit_us, ranks_per_core, stream_us
 from .problem import Problem
+from .routes import Traffic, dense_traffic
 
 Row = dict[str, Any]
 
@@ -20,11 +21,13 @@ class Samples:
     Attributes:
         spans_us: Per timed call, from the first rank's start to the last rank's end.
         wrong: Elements that were wrong, all ranks and turns.
+        moved: Bytes of rows that a call moves, all ranks together; None if it was not counted.
         unsupported: Why the path cannot do the problem, or "".
     """
 
     spans_us: list[float] = field(default_factory=list)
     wrong: int = 0
+    moved: int | None = None
     unsupported: str = ""
 
     def add(self, answers: list[dict[str, Any]]) -> None:
@@ -40,6 +43,8 @@ class Samples:
         if self.unsupported:
             return
         self.wrong += sum(int(answer["wrong"]) for answer in answers)
+        if all("moved" in answer for answer in answers):
+            self.moved = sum(int(answer["moved"]) for answer in answers)
         for index in range(len(answers[0]["starts"])):
             start = min(answer["starts"][index] for answer in answers)
             end = max(answer["ends"][index] for answer in answers)
@@ -85,25 +90,38 @@ class Calibration:
         return Rates(barrier, cross, local, write, overlap, stream)
 
 
-def moved_bytes(problem: Problem) -> int:
-    """What a rank's top-k sum reads and writes."""
-    return problem.rows * problem.hidden * problem.element_bytes * (problem.topk + 1)
+def summed_bytes(problem: Problem, traffic: Traffic) -> int:
+    """What a rank's top-k sum reads and writes, on average."""
+    rows = traffic.expert + traffic.written
+    return rows * problem.hidden * problem.element_bytes // problem.ranks
 
 
-def limit_of(problem: Problem, rates: Rates, cores: int) -> float:
-    """The physical limit, microseconds."""
+def limit_of(problem: Problem, rates: Rates, cores: int, traffic: Traffic | None = None) -> float:
+    """The physical limit, microseconds; `traffic`: of what is moved, if not all rows are."""
+    dense = dense_traffic(problem)
+    traffic = traffic or dense
     limit = 0.0
     if problem.mode != "topk":
-        limit += limit_us(problem.nbytes, problem.ranks, cores, rates)
+        share = traffic.read / dense.read
+        limit += limit_us(problem.nbytes, problem.ranks, cores, rates, share)
     if problem.mode != "collective":
-        limit += stream_us(moved_bytes(problem), problem.ranks, cores, rates)
+        limit += stream_us(summed_bytes(problem, traffic), problem.ranks, cores, rates)
     return limit
 
 
 def make_row(
-    problem: Problem, path: str, samples: Samples, limit: float, plain_limit: float
+    problem: Problem,
+    path: str,
+    samples: Samples,
+    limit: float,
+    plain_limit: float,
+    dense_limit: float | None = None,
 ) -> Row:
     """One row of the result: a path at a problem.
+
+    "bytes_moved": rows that all ranks read and write in a call, copies that a path makes besides
+    not counted; "dense_bytes": the same of a path that knows nothing of the routing, whose limit is
+    "dense_limit_us".
 
     Bandwidths are those of nccl-tests: "algbw" is a rank's whole partial buffer over the time,
     "busbw" (N-1)/N of it. In mode topk, where nothing is exchanged, both are what a process reads
@@ -111,14 +129,16 @@ def make_row(
     """
     spans = sorted(samples.spans_us)
     time_us = statistics.median(spans)
+    dense = dense_traffic(problem)
     if problem.mode == "topk":
-        algbw = busbw = moved_bytes(problem) / time_us / 1e3
+        algbw = busbw = summed_bytes(problem, dense) / time_us / 1e3
     else:
         algbw = problem.nbytes * problem.ranks / time_us / 1e3
         busbw = algbw * (problem.ranks - 1) / problem.ranks
     # The top-k sum alone exchanges nothing, so the exchange's limit says nothing about it.
     comparable = path != "topk" or problem.mode == "topk"
     ratio = limit / time_us if comparable else None
+    dense_bytes = dense.rows * problem.hidden * problem.element_bytes
     return {
         "mode": problem.mode,
         "path": path,
@@ -139,6 +159,10 @@ def make_row(
         "tokens": problem.tokens,
         "hidden": problem.hidden,
         "topk": problem.topk,
+        "experts": problem.experts,
+        "bytes_moved": dense_bytes if samples.moved is None else samples.moved,
+        "dense_bytes": dense_bytes,
+        "dense_limit_us": dense_limit,
         "calls": len(spans),
         "min_us": spans[0],
         "p90_us": spans[int(0.9 * (len(spans) - 1))],

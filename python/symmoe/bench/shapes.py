@@ -45,6 +45,10 @@ SHAPES: dict[str, Shape] = {
 }
 
 
+# Other spellings.
+_ALIASES = {"llama4-maverick": "llama-4-maverick"}
+
+
 def find_shape(name: str) -> Shape:
     """The shape of that name.
 
@@ -52,6 +56,6 @@ def find_shape(name: str) -> Shape:
         BenchError: There is none.
     """
     try:
-        return SHAPES[name]
+        return SHAPES[_ALIASES.get(name, name)]
     except KeyError:
         raise BenchError(f"no shape '{name}'; known: {', '.join(SHAPES)}") from None

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from .backend import ROUTED_PATHS
 from .channel import Listener
 from .errors import BenchError
 from .problem import LIMIT, Problem, format_size
 from .results import Calibration, Row, Samples, compare, limit_of, make_row
+from .routes import routed_traffic
 from .workers import Setting, Workers
 
 _PILOT_CALLS = 3
@@ -153,14 +155,17 @@ def measure_problem(
             else:
                 samples[path].add(answers)
     rates = calibration.rates(problem, cores)
-    limit = limit_of(problem, rates, cores)
-    plain_limit = limit_of(problem, dataclasses.replace(rates, overlap=1.0), cores)
+    plain = dataclasses.replace(rates, overlap=1.0)
+    dense_limit = limit_of(problem, rates, cores)
     rows = []
     for path, sample in samples.items():
         if sample.unsupported:
             outcome.note(f"{path} has no {problem.mode} of {problem.dtype}: {sample.unsupported}")
         else:
-            rows.append(make_row(problem, path, sample, limit, plain_limit))
+            traffic = routed_traffic(problem) if path in ROUTED_PATHS else None
+            limit = limit_of(problem, rates, cores, traffic)
+            plain_limit = limit_of(problem, plain, cores, traffic)
+            rows.append(make_row(problem, path, sample, limit, plain_limit, dense_limit))
     compare(rows)
     outcome.rows += rows
     outcome.calibration.append({"problem": problem.to_json(), "rates": vars(rates)})

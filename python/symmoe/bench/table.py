@@ -32,13 +32,36 @@ def heading(problem: Problem, paths: list[str]) -> str:
     )
 
 
+def _about_routing(rows: list[Row]) -> list[str]:
+    """What a routed row saves, and what became of it, beside a path that moves all rows."""
+    text = []
+    dense = {row["path"]: row for row in rows}
+    for row in rows:
+        if row["bytes_moved"] >= row["dense_bytes"] or row["dense_limit_us"] is None:
+            continue
+        predicted = row["dense_bytes"] / row["bytes_moved"]
+        line = (
+            f"# {row['path']}: moves {row['bytes_moved'] / 1e6:.2f} MB of"
+            f" {row['dense_bytes'] / 1e6:.2f} MB, so {predicted:.2f} times faster predicted"
+        )
+        if "pull" in dense:
+            measured = dense["pull"]["time_us"] / row["time_us"]
+            line += f", {measured:.2f} than pull measured, {measured / predicted:.2f} of it"
+        text.append(line)
+        text.append(
+            f"# limits: dense {row['dense_limit_us']:.1f} us, routed {row['limit_us']:.1f} us;"
+            f" {row['path']} takes {row['time_us'] / row['dense_limit_us']:.2f} of the dense limit"
+        )
+    return text
+
+
 def lines(problem: Problem, rows: list[Row], paths: list[str]) -> str:
     """The rows of one problem."""
     text = []
     if problem.shape:
         text.append(
             f"# {problem.shape}: {problem.tokens} tokens per rank, hidden {problem.hidden},"
-            f" top-{problem.topk}"
+            f" top-{problem.topk}" + (f" of {problem.experts}" if problem.experts else "")
         )
     for row in rows:
         limit = "-" if row["limit_ratio"] is None else f"{row['limit_ratio']:.2f}"
@@ -54,4 +77,4 @@ def lines(problem: Problem, rows: list[Row], paths: list[str]) -> str:
             f" {row['path']:>15} {row['time_us']:>11.2f} {row['algbw_GBps']:>8.2f}"
             f" {row['busbw_GBps']:>8.2f} {row['wrong']:>6} {limit:>6}{mark}{against}"
         )
-    return "\n".join(text)
+    return "\n".join([*text, *_about_routing(rows)])

@@ -17,6 +17,8 @@ from .pattern import (
     expected,
     fill_experts,
     fill_rows,
+    has_rows,
+    make_pairs,
     make_weights,
 )
 from .problem import Problem
@@ -35,9 +37,9 @@ class TimedRunner:
         """Runs the calls and answers with their times.
 
         Returns:
-            "starts" and "ends" (ns, CLOCK_MONOTONIC), "wrong" (elements of the last output that
-            are not what they must be) and "loop_ns" (all of the loop, untimed parts included); or
-            "unsupported" with the reason.
+            "starts" and "ends" (ns, CLOCK_MONOTONIC), "moved" (bytes in a call), "wrong" (elements
+            of the last output that are not what they must be) and "loop_ns" (all of the loop,
+            untimed parts included); or "unsupported" with the reason.
         """
         backend = self._backend
         if reason := backend.unsupported(problem):
@@ -45,11 +47,15 @@ class TimedRunner:
         backend.allocate(problem)
         try:
             if problem.mode == "collective":
-                fill_rows(backend.partial(), problem, backend.place.rank, seed)
+                rows = backend.partial()
+                fill_rows(rows, problem, backend.place.rank, seed)
+                if backend.routes:  # must not be read
+                    rows[~has_rows(problem, backend.place.rank)] = math.nan
                 result = self._loop(iterations, backend.prepare, backend.call)
             else:
                 result = self._combine(problem, iterations, seed)
             wanted = expected(problem, backend.place.rank, seed, not backend.exchanges)
+            result["moved"] = backend.moved(problem)
             result["wrong"] = count_wrong(backend.output(), wanted)
         finally:
             backend.release()
@@ -57,6 +63,16 @@ class TimedRunner:
 
     def _combine(self, problem: Problem, iterations: int, seed: int) -> dict[str, Any]:
         backend = self._backend
+        if problem.experts:
+            pairs, index = make_pairs(problem, backend.place.rank, seed)
+            if backend.routes:  # what a call before has left there must not be read
+                backend.partial().fill_(math.nan)
+            weights = make_weights(problem, backend.place.rank)
+            return self._loop(
+                iterations,
+                lambda: rewrite(pairs),
+                lambda: backend.combine(pairs, weights, index),
+            )
         experts = torch.zeros(
             problem.rows, problem.topk, problem.hidden, dtype=DTYPES[problem.dtype]
         )
