@@ -18,8 +18,8 @@ struct RankRowKernel {
   static constexpr int64_t kBytes = kBlock * kSize<kType>;
   static constexpr int64_t kLine = 64;
 
-  // Of each rank's row ahead, what is as far in as `offset`. The processor's own prefetch begins anew
-  // at each row, which is nowhere near the last one of its rank.
+  // Of each rank's row ahead, what is as far in as `offset`. The processor's own prefetch begins
+  // anew at each row, which is nowhere near the last one of its rank.
   template <int kBlocks>
   SYMMOE_INLINE void prefetch(int rank, int64_t offset) const {
 #pragma GCC unroll 8
@@ -74,10 +74,10 @@ struct RankRowKernel {
 
 template <DType kType, int kRanks>
 void rank_row_of(const RankRow& row, int64_t bytes, bool stream) {
-  const RankRowKernel<kType, kRanks> kernel{
-      reinterpret_cast<const char* const*>(row.sources), row.ranks,
-      reinterpret_cast<const char* const*>(row.ahead), row.ahead_ranks,
-      static_cast<char*>(row.output)};
+  const RankRowKernel<kType, kRanks> kernel{reinterpret_cast<const char* const*>(row.sources),
+                                            row.ranks,
+                                            reinterpret_cast<const char* const*>(row.ahead),
+                                            row.ahead_ranks, static_cast<char*>(row.output)};
   const int64_t head = elements_to_alignment<kType>(kernel.output) * kSize<kType>;
   if (!stream || head < 0 || head + RankRowKernel<kType, kRanks>::kBytes > bytes) {
     kernel.template range<false>(0, bytes);
