@@ -114,8 +114,8 @@ void route_masks(const SlotRouting& routing, int64_t begin, int64_t end, uint64_
 
 uint64_t hash_of_masks(const uint64_t* masks, int64_t rows) {
   // Several chains, because each step waits for the one before. Twice in a step the upper bits are
-  // brought down: a product carries differences only upward, and those of the last ranks' bits would
-  // stay where other rows' bits could undo them.
+  // brought down: a product carries differences only upward, and those of the last ranks' bits
+  // would stay where other rows' bits could undo them.
   constexpr int kChains = 4;
   constexpr uint64_t kFactors[] = {0x9e3779b97f4a7c15, 0xbf58476d1ce4e5b9};
   constexpr int kShifts[] = {32, 29};
