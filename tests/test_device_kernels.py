@@ -152,8 +152,10 @@ def lines_run(objects: Path) -> dict[Path, dict[int, int]]:
         )
         raw = done.stdout
         text = gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
-        for report in json.loads(text)["files"]:
-            file = (ROOT / report["file"]).resolve()
+        reports = json.loads(text)
+        for report in reports["files"]:
+            # Compilers that were called by a cache say where files are from there.
+            file = Path(reports["current_working_directory"], report["file"]).resolve()
             if file.parent != KERNELS:
                 continue
             of_file = counts.setdefault(file, {})
