@@ -207,6 +207,21 @@ def in_graphs(lab: Lab, rank: int, world: int, path: str) -> None:
         graph.reset()
 
 
+def rewritten(lab: Lab, rank: int, world: int, path: str) -> None:
+    """One Routing whose ids get new values, where torch counts no versions: no mask is stale."""
+    with lab.init(only(path)) as group, torch.inference_mode():
+        batches = [Batch(world, seed, 2, torch.bfloat16) for seed in (1, 9, 17)]  # of equal sizes
+        routing = batches[0].routing(lab)
+        for batch in batches:
+            write(lab, routing.topk_ids, batch.ids)
+            assert routing.topk_weights is not None
+            write(lab, routing.topk_weights, batch.weights)
+            rows = lab.tensor(batch.experts(rank, False)[0])
+            poison(lab, group, batch.rows, batch.dtype)
+            found = group.combine(rows, routing=routing, scale=0.5, sizes=batch.sizes)
+            assert_equal_but_zeros(lab.host(found), batch.right(rank))
+
+
 def write(lab: Lab, target: torch.Tensor, values: torch.Tensor) -> None:
     """Static memory of a graph gets new values, while nothing runs."""
     lab.synchronize()

@@ -158,6 +158,25 @@ def wrong(lab: Lab, rank: int, world: int) -> None:
         group.check()
 
 
+def no_room(lab: Lab, rank: int, world: int, path: str) -> None:
+    """Room for fewer rows than there are, on one rank: its peers get the rows that it has for them.
+
+    Those of this call, not what an earlier one left in its window.
+    """
+    with lab.init(only(path)) as group:
+        sizes = on_device(lab, [ROWS_EACH] * world)
+        for value in (1.0, 2.0, 3.0):
+            rows = lab.tensor(torch.full((ROWS_EACH * world, HIDDEN), value, dtype=DTYPE))
+            room = 1 if rank == 0 else ROWS_EACH
+            out = lab.tensor(torch.full((room, HIDDEN), 7.0, dtype=DTYPE))
+            group.combine(rows, out=out, sizes=sizes)
+            assert bool((lab.host(out) == (7 if rank == 0 else value * world)).all())
+            if rank == 0:
+                with pytest.raises(ValueError, match=r"sizes\[0\] is 4, allowed 0\.\.1"):
+                    group.check()
+        group.check()
+
+
 def different(lab: Lab, rank: int, world: int) -> str:
     """Ranks whose sizes differ are told so, all of them."""
     with lab.init(only("pull", timeout=10)) as group:

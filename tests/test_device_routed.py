@@ -43,11 +43,17 @@ def test_graphs(ranks: Ranks, path: str) -> None:
     ranks.run(2, emulated_peers, scenarios.in_graphs, path, seconds=SLOW)
 
 
+@pytest.mark.parametrize("path", ["routed", "fused"])
+def test_rewritten_ids(ranks: Ranks, path: str) -> None:
+    ranks.run(2, emulated_peers, scenarios.rewritten, path)
+
+
 @pytest.mark.parametrize("world", [2, 3])
 def test_different_routings(ranks: Ranks, world: int) -> None:
-    for text in ranks.run(world, emulated_peers, scenarios.different):
+    texts = ranks.run(world, emulated_peers, scenarios.different)
+    for text in texts:
         assert text.startswith(("MismatchError", "PoisonedError", "PeerLostError")), text
-    assert any("different sizes or routings" in text for text in [text])
+    assert any("different sizes or routings" in text for text in texts)
 
 
 @pytest.mark.parametrize("world", [2, 3])

@@ -35,6 +35,12 @@ def test_wrong(ranks: Ranks, world: int) -> None:
     ranks.run(world, emulated_peers, scenarios.wrong)
 
 
+@pytest.mark.parametrize("path", ["pull", "fused"])
+@pytest.mark.parametrize("world", [2, 3])
+def test_no_room(ranks: Ranks, world: int, path: str) -> None:
+    ranks.run(world, emulated_peers, scenarios.no_room, path)
+
+
 @pytest.mark.parametrize("world", [2, 3])
 def test_different(ranks: Ranks, world: int) -> None:
     found = ranks.run(world, emulated_peers, scenarios.different)

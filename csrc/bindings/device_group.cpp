@@ -329,7 +329,7 @@ void bind_device_group(py::module_& module) {
            }),
            py::arg("plan"), py::arg("device_sizes") = false, py::arg("padded_to") = 0)
       .def_property_readonly("text", [](const DevicePlan& p) { return p.plan.text; });
-  py::class_<DeviceRouting>(module, "DeviceRouting");
+  const py::class_<DeviceRouting> routing(module, "DeviceRouting");
   py::class_<DeviceGroupHandle> group(module, "DeviceGroup");
   group
       .def(py::init<int, int, const DeviceGroupConfig&, py::object>(), py::arg("rank"),

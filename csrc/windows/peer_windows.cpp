@@ -1,5 +1,6 @@
 #include "windows/peer_windows.h"
 
+#include <exception>
 #include <utility>
 
 #include "base/error.h"
@@ -43,7 +44,7 @@ void PeerWindows::start(const std::string& refusal) {
   std::string failure;
   try {
     make_tables();
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // peers wait for the words, whatever it was
     failure = error.what();
     finish_queued();
   }
@@ -148,7 +149,7 @@ Window PeerWindows::create(size_t bytes) {
   try {
     bases = addresses_of(window);
     write_row(window.ordinal, bases);
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     failure = error.what();
   }
   const std::string failures = agree(agreement_, rank_, name + " reached", failure).failures;

@@ -36,7 +36,8 @@ class Watch:
 
     def use_tags(self) -> None:
         """From now on tags are looked at and given."""
-        self.tags = self.on = True
+        with self._lock:
+            self.tags = self.on = True
 
     def add(self, counter: Counter) -> None:
         """From now on `counter` hears of every collective."""

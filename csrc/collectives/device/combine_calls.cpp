@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "collectives/device/call_source.h"
+#include "kernels/device/signal_page.h"
 
 namespace symmoe {
 
@@ -66,6 +67,11 @@ bool DeviceEngine::combine(const DevicePlan& plan, kernels::TopkReduceLaunch sum
 
 std::unique_ptr<DeviceRouting> DeviceEngine::make_routing(
     const kernels::RouteMaskLaunch& view) const {
+  if (world_ > kernels::kMaxPeers) {  // whatever the path: what a rank holds is a bit of 64
+    throw InvalidArgument(at("combine") + ": a routing serves at most " +
+                          std::to_string(kernels::kMaxPeers) + " ranks, not " +
+                          std::to_string(world_));
+  }
   auto routing = std::make_unique<DeviceRouting>(hashes_);
   routing->view = view;
   return routing;

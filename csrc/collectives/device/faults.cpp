@@ -16,10 +16,7 @@ uint32_t kind_of(const Fault& fault) {
   return std::atomic_ref(const_cast<uint32_t&>(fault.kind)).load(std::memory_order_acquire);
 }
 
-bool is_of_values(uint32_t kind) {
-  return kind == Fault::kIndexOutOfRange || kind == Fault::kExpertRankWrong ||
-         kind == Fault::kSizesWrong;
-}
+bool is_of_values(uint32_t kind) { return kind != Fault::kNone && kind < Fault::kFirstFatal; }
 
 std::string hex(int64_t value) {
   constexpr std::array<char, 17> kDigits = {"0123456789abcdef"};
@@ -83,11 +80,15 @@ void Faults::raise(const char* operation, int rank, bool but_values) {
   if (!pending()) return;
   const std::lock_guard lock(mutex_);
   Fault& fault = *record();
-  const uint32_t kind = kind_of(fault);
-  if (kind == Fault::kNone || (but_values && is_of_values(kind))) return;
   const std::string where = rank < 0 ? "" : ", rank " + std::to_string(rank);
-  const std::string text = operation + where + ": " + words_of(fault, kind);
-  std::atomic_ref(fault.kind).store(Fault::kNone, std::memory_order_release);
+  uint32_t kind = kind_of(fault);
+  std::string text;
+  do {  // again, if a worse fault has come meanwhile
+    if (kind == Fault::kNone || (but_values && is_of_values(kind))) return;
+    text = operation + where + ": " + words_of(fault, kind);
+  } while (!std::atomic_ref(fault.kind)
+                .compare_exchange_strong(kind, Fault::kNone, std::memory_order_acq_rel,
+                                         std::memory_order_acquire));
   if (is_of_values(kind)) throw InvalidArgument(text);
   if (kind == Fault::kCallsDiffer || kind == Fault::kValuesDiffer) throw Mismatch(text);
   if (kind == Fault::kPeerLate) throw DeadlineExceeded(text);

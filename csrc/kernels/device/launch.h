@@ -14,8 +14,8 @@ namespace symmoe::kernels {
 enum Phase : int { kEntry = 0, kExit = 1 };
 
 // Where a kernel leaves word of what went wrong: memory that the host reads while kernels run
-// (pinned), zero at first. The first fault stays until the host sets `kind` to kNone; the kernel
-// goes on without touching anything out of bounds.
+// (pinned), zero at first. The first fault stays until the host sets `kind` to kNone, or a
+// worse one comes; the kernel goes on without touching anything out of bounds.
 struct Fault {
   enum Kind : uint32_t {
     kNone = 0,
@@ -24,11 +24,12 @@ struct Fault {
     kExpertRankWrong = 2,  // expert, world, rank: the expert counts as nobody's
     kSizesWrong = 3,       // rank, limit, size: no row is read or written
     // The ranks no longer go together: no kernel of this role and lane will ever do anything.
-    kCallsDiffer = 4,   // rank, own signature, its signature
-    kValuesDiffer = 5,  // rank, own hash, its hash: of device sizes or of masks
-    kNoWindow = 6,      // rank, ordinal, offset: this rank has no such window of that rank
-    kPeerLate = 7,      // rank, Phase, epoch: it did not come in time
-    kPeerGaveUp = 8,    // rank, Phase, epoch: it met one of these faults
+    kFirstFatal = 4,
+    kCallsDiffer = kFirstFatal,  // rank, own signature, its signature
+    kValuesDiffer = 5,           // rank, own hash, its hash: of device sizes or of masks
+    kNoWindow = 6,               // rank, ordinal, offset: this rank has no such window of that rank
+    kPeerLate = 7,               // rank, Phase, epoch: it did not come in time
+    kPeerGaveUp = 8,             // rank, Phase, epoch: it met one of these faults
   };
   uint32_t kind;  // stored last; the host reads it first
   uint32_t being_written;

@@ -14,6 +14,7 @@ struct PeerCall {
   const char* rows[kMaxPeers];  // of each rank's window, as it has told at the entry
   int64_t begin[kMaxPeers];     // first row of each rank's share
   int64_t count[kMaxPeers];
+  int64_t pulled;    // rows of the own share: none if there is no room for them
   SignalPage* page;  // the own one
   uint32_t epoch;
   uint32_t values;  // hash of what only the device knows
@@ -39,14 +40,23 @@ SYMMOE_DEVICE int64_t begin_of(const RowShares& shares, int rank) {
   return begin;
 }
 
-// Whether rank `rank`'s share lies where it may. Sizes of the host are the host's to check.
+// Whether rank `rank`'s share lies where it may: the same answer on all ranks that have the same
+// sizes. Sizes of the host are the host's to check.
 SYMMOE_DEVICE bool fits(const PullLaunch& problem, int rank, int64_t begin, int64_t size) {
   const RowShares& shares = problem.shares;
   if (shares.sizes == nullptr) return true;
-  int64_t limit = shares.padded_to > 0 ? shares.padded_to : shares.rows - begin;
-  if (rank == problem.peers.rank && shares.output_rows < limit) limit = shares.output_rows;
+  const int64_t limit = shares.padded_to > 0 ? shares.padded_to : shares.rows - begin;
   if (size >= 0 && size <= limit) return true;
   report(problem.peers.fault, Fault::kSizesWrong, rank, limit, size);
+  return false;
+}
+
+// Whether the output has room for the own share. That concerns nobody else: the peers get the rows
+// that this rank has for them.
+SYMMOE_DEVICE bool has_room(const PullLaunch& problem, int64_t size) {
+  const RowShares& shares = problem.shares;
+  if (shares.sizes == nullptr || size <= shares.output_rows) return true;
+  report(problem.peers.fault, Fault::kSizesWrong, problem.peers.rank, shares.output_rows, size);
   return false;
 }
 
@@ -73,6 +83,8 @@ SYMMOE_DEVICE bool begin_call(const PullLaunch& problem, PeerCall& call) {
     call.count[rank] = size_at(problem.shares, rank);
     right = fits(problem, rank, call.begin[rank], call.count[rank]);
   }
+  const bool own = rank == problem.peers.rank;
+  if (own) call.pulled = right && has_room(problem, call.count[rank]) ? call.count[rank] : 0;
   if (rank == 0) {
     call.page = page_of(problem.peers, problem.peers.rank);
     call.epoch = dev::load<uint32_t>(&call.page->epoch[dev::block()]) + 1;
@@ -83,7 +95,10 @@ SYMMOE_DEVICE bool begin_call(const PullLaunch& problem, PeerCall& call) {
     }
   }
   // With one wrong size nobody has rows: the ranks meet, and no row is touched.
-  if (!dev::sync_block_and(right) && rank < problem.peers.world) call.count[rank] = 0;
+  if (!dev::sync_block_and(right) && rank < problem.peers.world) {
+    call.count[rank] = 0;
+    if (own) call.pulled = 0;
+  }
   dev::sync_block();
   return call.broken == 0;
 }

@@ -108,7 +108,7 @@ SYMMOE_DEVICE void pull_share(const PullLaunch& problem, const PeerCall& call, i
   constexpr int kPerUnit = kPiecesPerUnit<Columns>;
   static_assert(kPieces % kPerUnit == 0);
   const int64_t begin = call.begin[problem.peers.rank];
-  const Units units(call.count[problem.peers.rank], chunks);
+  const Units units(call.pulled, chunks);
   const uint32_t blocks = dev::blocks();
   SYMMOE_UNROLL_BY(1)
   for (uint32_t unit = dev::block(); unit < units.count; unit += blocks * (kPieces / kPerUnit)) {

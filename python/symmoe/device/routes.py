@@ -16,13 +16,14 @@ class KnownRouting:
 
     Attributes:
         core: The core's.
-        versions: Of its tensors at that time; writing them through torch changes these.
+        versions: Of its tensors at that time; writing them through torch changes these. None: that
+            cannot be known, so that each call makes the masks anew.
         memory: Of the masks; None: none yet.
     """
 
     __slots__ = ("core", "memory", "versions")
 
-    def __init__(self, core: _core.DeviceRouting, versions: tuple[int, int]) -> None:
+    def __init__(self, core: _core.DeviceRouting, versions: tuple[int | None, int | None]) -> None:
         self.core = core
         self.versions = versions
         self.memory: torch.Tensor | None = None
@@ -43,7 +44,7 @@ def routing_on(
     ids, ranks = routing.topk_ids, routing.expert_to_rank
     versions = _version(ids), _version(ranks)
     known = routing._masks.get(name)
-    if known is None or known.versions != versions:
+    if known is None or known.versions != versions or None in versions:
         core = group.make_routing(
             ids.data_ptr(),
             ids.dtype is torch.int64,
@@ -60,7 +61,8 @@ def routing_on(
     return known.core
 
 
-def _version(tensor: torch.Tensor) -> int:
-    with contextlib.suppress(RuntimeError):  # inference tensors count no versions
+def _version(tensor: torch.Tensor) -> int | None:
+    """What changes when torch writes a tensor; None for one of inference mode, without a count."""
+    with contextlib.suppress(RuntimeError):
         return tensor._version
-    return 0
+    return None

@@ -213,6 +213,22 @@ TEST(peer_that_gives_up) {
   CHECK(waiting.untouched(0));
 }
 
+// The ranks go on together with a wrong value, but not once they have parted: that is not lost
+// behind a value that nobody has looked at yet, while the first of two such faults stays.
+TEST(peer_that_ranks_part_takes_the_place_of_a_wrong_value) {
+  const Group group(2, 4);
+  group.fault(0).kind = Fault::kIndexOutOfRange;
+  group.fault(1).kind = Fault::kPeerLate;
+  group.peers().run([&](int rank) {
+    PullLaunch launch = group.launch(rank);
+    launch.signature = rank == 1 ? 77 : 55;
+    return kernels::launch_pull_reduce(launch, 1, nullptr);
+  });
+  CHECK_EQ(group.kind(0), uint32_t{Fault::kCallsDiffer});
+  CHECK_EQ(group.fault(0).value, int64_t{77});
+  CHECK_EQ(group.kind(1), uint32_t{Fault::kPeerLate});
+}
+
 // All ranks find out, also those that agree with some; blocks that no other rank has do not wait.
 TEST(peer_calls_differ) {
   for (const bool at_once : {false, true}) {
