@@ -58,6 +58,7 @@ def what_is_read(rank: int, world: int) -> None:
         assert "copied" not in decision.reason
         decision = group.explain("reduce_scatter", window.clone(), routing=everyone(rows, world))
         assert "those of its 4 rows are copied" in decision.reason
+        dist.barrier()  # a peer that has closed its group would be noticed
 
 
 def test_what_a_routed_call_reads(ranks: Ranks) -> None:
