@@ -32,7 +32,9 @@ struct Choice {
         experts(std::move(ranks)),
         ids(rows * slots * (wide ? 8 : 4), offset),
         ranks_of(static_cast<int64_t>(experts.size()) * 4, offset) {
-    std::memcpy(ranks_of.data(), experts.data(), experts.size() * 4);
+    for (size_t expert = 0; expert < experts.size(); ++expert) {
+      std::memcpy(ranks_of.data() + 4 * expert, &experts[expert], 4);
+    }
     routing = {.ids = ids.data(),
                .expert_to_rank = ranks_of.data(),
                .slots = slots,
