@@ -67,7 +67,7 @@ struct TopkReduceLaunch {
   bool index_is_64bit = false;
   // A slot whose expert another rank holds, or nobody, is absent: its row, weight and index are not
   // read. A token without this rank's bit in the mask is not written.
-  RoutingView routing;
+  RoutingView routing = {};
 };
 
 // output[i] = round(source_0[i] + source_1[i] + ...), added in fp32 in rank order. Rank r's source
@@ -148,8 +148,8 @@ struct RowShares {
 // All ranks launch with the same `blocks`, and with the same facts behind `signature`; of the rest
 // only ordinal, offset and output may differ. The grid is never derived from what may differ.
 struct PullLaunch {
-  PeerGroup peers;
-  RowShares shares;
+  PeerGroup peers = {};
+  RowShares shares = {};
   void* output = nullptr;               // [counts[rank], hidden]
   const uint64_t* mask = nullptr;       // [rows of the window], or nullptr: all ranks
   const MaskHash* mask_hash = nullptr;  // with a mask
@@ -166,8 +166,8 @@ struct PullLaunch {
 // `pull.offset`; sum.output_type, sum.hidden and the masks are those of `pull`. Rows that are
 // nobody's share are not summed.
 struct CombineLaunch {
-  TopkReduceLaunch sum;
-  PullLaunch pull;
+  TopkReduceLaunch sum = {};
+  PullLaunch pull = {};
 };
 
 // Each queues one kernel on `stream` and returns the runtime's error code, 0 if there was none.

@@ -217,8 +217,8 @@ TEST(peer_that_gives_up) {
 // behind a value that nobody has looked at yet, while the first of two such faults stays.
 TEST(peer_that_ranks_part_takes_the_place_of_a_wrong_value) {
   const Group group(2, 4);
-  group.fault(0).kind = Fault::kIndexOutOfRange;
-  group.fault(1).kind = Fault::kPeerLate;
+  group.peers().fault(0).kind = Fault::kIndexOutOfRange;
+  group.peers().fault(1).kind = Fault::kPeerLate;
   group.peers().run([&](int rank) {
     PullLaunch launch = group.launch(rank);
     launch.signature = rank == 1 ? 77 : 55;
