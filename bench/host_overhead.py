@@ -221,7 +221,8 @@ def measure(rank: int, options: argparse.Namespace) -> dict[str, float]:
     registered = wrapper.buffer(dtype, rows, hidden)
     out = torch.zeros(options.rows, hidden, dtype=dtype)
     times: dict[str, float] = {}
-    with symmoe.testing.init() as group:
+    nccl_alone = symmoe.Config(paths=("direct",))  # what the wrapper calls as well
+    with symmoe.testing.init(config=nccl_alone) as group:
         window = group.acquire("combine", (rows, hidden), dtype)
         assert window is not None, group.describe()
         assert group.explain("reduce_scatter", window).path == "direct"

@@ -145,7 +145,7 @@ def test_help_has_the_defaults_of_each_device() -> None:
     for words in (
         "8M,32M; cuda 512K,1M,2M,4M,8M; emulated 4K)",
         "(default cuda 8192,2048,7168,2880; emulated 64)",
-        "(default 2; cuda 8; emulated 2)",
+        "(default 2, in collectives 1; cuda 8; emulated 2)",
     ):
         assert words in done.stdout
 
