@@ -27,23 +27,24 @@ void stage_peers_rows(const Plan& plan, const Routing* /*none*/, const std::byte
   }
 }
 
+using Sources = std::array<const void*, kMaxRanks>;
+
 // Where the own rows are in each rank's window.
-std::array<const void*, kMaxRanks> sources_of(Exchange& exchange, WindowSource& source,
-                                              const Plan& plan, const std::byte* own_rows) {
+void find_sources(Exchange& exchange, WindowSource& source, const Plan& plan,
+                  const std::byte* own_rows, Sources& sources) {
   const size_t begin = plan.bytes_of(plan.own_begin());
   const int world = static_cast<int>(plan.counts.size());
-  std::array<const void*, kMaxRanks> sources{};
   for (int rank = 0; rank < world; ++rank) {
     const std::byte* rows = rank == plan.rank ? own_rows : exchange.rows_of(rank, source);
     sources[static_cast<size_t>(rank)] = rows + begin;
   }
-  return sources;
 }
 
 void pull(Exchange& exchange, WindowSource& source, const Plan& plan, const Routing* /*none*/,
           const std::byte* own_rows, std::byte* output, int threads) {
   if (plan.output_bytes() == 0) return;
-  const auto sources = sources_of(exchange, source, plan, own_rows);
+  Sources sources{};
+  find_sources(exchange, source, plan, own_rows, sources);
   kernels::rank_reduce({.sources = sources.data(),
                         .ranks = static_cast<int>(plan.counts.size()),
                         .output = output,
@@ -65,7 +66,8 @@ void stage_routed_rows(const Plan& plan, const Routing* routing, const std::byte
 void pull_routed(Exchange& exchange, WindowSource& source, const Plan& plan, const Routing* routing,
                  const std::byte* own_rows, std::byte* output, int threads) {
   if (plan.output_bytes() == 0) return;
-  const auto sources = sources_of(exchange, source, plan, own_rows);
+  Sources sources{};
+  find_sources(exchange, source, plan, own_rows, sources);
   kernels::routed_reduce({.sources = sources.data(),
                           .masks = routing->masks() + plan.own_begin(),
                           .ranks = static_cast<int>(plan.counts.size()),

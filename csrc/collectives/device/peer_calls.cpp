@@ -44,8 +44,9 @@ void PeerKernels::use(const PeerWindows& peers, int rank, int world, int blocks)
   Notes& notes = *static_cast<Notes*>(notes_.get());
   notes.broken = static_cast<uint32_t>(rank) + 1;
   for (int lane = 0; lane < kMaxLanes; ++lane) {
-    device_->copy(notes.row, peers.pages(kSignalRole, lane), sizeof(void*) * size_t(world),
-                  stream_->handle());
+    device_->copy(static_cast<void*>(notes.row),
+                  static_cast<const void*>(peers.pages(kSignalRole, lane)),
+                  sizeof(void*) * size_t(world), stream_->handle());
     stream_->synchronize();
     notes.pages[lane] = static_cast<std::byte*>(notes.row[rank]);
   }
