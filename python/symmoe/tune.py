@@ -91,7 +91,9 @@ def main(arguments: argparse.Namespace) -> int:
     if table is None:  # another rank under torchrun speaks for all
         return 0
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(table | {"command": sys.argv}, indent=1) + "\n")
+    arguments.out.write_text(
+        json.dumps(table | {"command": [Path(sys.argv[0]).name, *sys.argv[1:]]}, indent=1) + "\n"
+    )
     print(f"# wrote {arguments.out}; SYMMOE_TUNING={arguments.out} uses it")
     return 0
 

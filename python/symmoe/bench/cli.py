@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from . import table
 from .arguments import (
@@ -96,7 +97,7 @@ def _finish(arguments: argparse.Namespace, machine: dict[str, object], outcome: 
     if arguments.json:
         result = {
             "machine": machine,
-            "command": sys.argv,
+            "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
             "rows": outcome.rows,
             "calibration": outcome.calibration,
             "notes": outcome.notes,
