@@ -1,4 +1,4 @@
-// The bug: sizes that live on the device are believed.
+// The bug: with sizes that live on the device, a rank minds its own one only.
 
 #include "kernels/device/dev.h"
 
@@ -16,7 +16,8 @@ inline bool all_is_well(bool mine) {
 
 // The kernel reports the sizes and leaves the output alone, so that no sum is what the run wants.
 int main() {
-  const std::vector<int32_t> sizes = {2, 1'000'000};
+  // The second rank's share fits, but would begin one row before the window.
+  const std::vector<int32_t> sizes = {-1, 2};
   pulling::run({.calls = 1, .change = [&](symmoe::kernels::PullLaunch& launch) {
                   launch.shares.sizes = sizes.data();
                   launch.shares.rows = 4;
