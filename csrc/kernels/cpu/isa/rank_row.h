@@ -17,7 +17,7 @@ struct RowAhead {
     constexpr int kLine = 64;
 #pragma GCC unroll 8
     for (int at = 0; at < kBytes; at += kLine) {
-      __builtin_prefetch(rows[rank] + offset + at, 0, 3);
+      __builtin_prefetch(rows[rank] + offset + at, 0, 2);
     }
   }
   SYMMOE_INLINE int ranks() const { return count; }

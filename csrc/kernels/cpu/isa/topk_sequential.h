@@ -120,8 +120,8 @@ struct TopkSequential {
         const Pair x = load<kIn>(from + b * kBytes);
         // One line at a time between the loads: a burst would fill the miss queue.
         const int64_t place = (r * kBlocks + b) * kBytes;
-        if (place % kLine == 0) __builtin_prefetch(ahead + place, 0, 3);
-        if (kBytes > kLine) __builtin_prefetch(ahead + place + kLine, 0, 3);
+        if (place % kLine == 0) __builtin_prefetch(ahead + place, 0, 2);
+        if (kBytes > kLine) __builtin_prefetch(ahead + place + kLine, 0, 2);
         sum[b] = kStart && r == 0 ? Sum::first(x, weight) : Sum::next(sum[b], x, weight);
       }
     }
