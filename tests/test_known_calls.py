@@ -108,6 +108,66 @@ def test_rows(ranks: Ranks, world: int) -> None:
     ranks.run(world, rows)
 
 
+def choice(seed: int, world: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids of two experts per rank, some of padding, and where the experts are."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(-1, 2 * world + 1, (TOKENS, SLOTS), generator=generator)
+    return ids, torch.arange(2 * world, dtype=torch.int32) // 2
+
+
+def masked(values: torch.Tensor, ids: torch.Tensor, rank: int) -> torch.Tensor:
+    """What a rank has to give: nothing for slots of experts that are elsewhere."""
+    return torch.where((ids // 2 == rank)[..., None], values, torch.zeros_like(values))
+
+
+def routed(rank: int, world: int) -> None:
+    """Every kind of routed call, each time with other ids and other values."""
+    sizes = [TOKENS // world] * world
+    with symmoe.init(device="cpu") as group:
+        for turn in range(3):
+            ids, experts = choice(turn, world)
+            weights = noise(300 + turn, (TOKENS, SLOTS), torch.float32)
+            whole = [noise(100 * turn + r, (TOKENS, SLOTS, HIDDEN), BF16) for r in range(world)]
+            sums = [topk_sum(masked(whole[r], ids, r), None, None, None) for r in range(world)]
+            weighted = [
+                topk_sum(masked(whole[r], ids, r), weights, None, None) for r in range(world)
+            ]
+            right, right_weighted = (
+                rank_sum([part[own_rows(sizes, rank)] for part in parts])
+                for parts in (sums, weighted)
+            )
+            index = torch.arange(TOKENS * SLOTS, dtype=torch.int32).reshape(TOKENS, SLOTS)
+            with_weights = symmoe.Routing(ids, weights, experts)
+            without = symmoe.Routing(ids.int(), None, experts)
+            mine = whole[rank]
+            with counted(group) as taken:
+                found = [
+                    group.combine(mine, routing=with_weights),
+                    group.combine(mine, weights, routing=without, sizes=sizes),
+                    group.combine(mine.view(-1, HIDDEN), routing=with_weights, index=index),
+                ]
+                plain = [
+                    group.combine(mine, routing=without),
+                    group.combine(sums[rank], routing=without),
+                    group.reduce_scatter(sums[rank], routing=with_weights),
+                ]
+                window = acquired(group, "combine", TOKENS, HIDDEN).copy_(sums[rank])
+                plain.append(group.reduce_scatter(window, routing=with_weights))
+            for tensor in found:
+                assert bool((tensor == right_weighted).all())
+            for tensor in plain:
+                assert bool((tensor == right).all())
+            assert turn == 0 or taken == [], taken
+        stats = group.stats()
+        assert stats["calls_routed"] + stats["calls_routed_staged"] == 3 * 7
+        assert stats["calls_pull"] == 0
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_routed(ranks: Ranks, world: int) -> None:
+    ranks.run(world, routed)
+
+
 def no_grad(rank: int, world: int) -> None:
     """Where no gradients are recorded, a tensor that would want one is as good as any."""
     rows = torch.ones(TOKENS, SLOTS, HIDDEN).requires_grad_()

@@ -11,6 +11,7 @@ import torch
 import symmoe
 from long_way import acquired, counted, long_way
 from ranks import Ranks
+from symmoe import Routing
 
 pytestmark = pytest.mark.multi
 TOKENS, SLOTS, HIDDEN = 12, 3, 72
@@ -42,6 +43,7 @@ def wrong_calls(group: symmoe.Group) -> dict[str, Call]:
     assert elsewhere is not None
     even = [TOKENS // world] * world
     own = TOKENS // world
+    ids, experts = torch.zeros(TOKENS, SLOTS, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
 
     def combine(*arguments: Any, **more: Any) -> Call:
         return lambda: group.combine(*arguments, **more)
@@ -82,6 +84,20 @@ def wrong_calls(group: symmoe.Group) -> dict[str, Call]:
         "out in a window": combine(good, weights, out=window),
         "out in another window": combine(good, weights, out=elsewhere),
         "experts in the window": combine(window[:4], weights, index=index),
+        "routing of no type": combine(good, weights, routing=ids),
+        "routing of other rows": combine(good, routing=Routing(ids[1:], None, experts)),
+        "routing of other slots": combine(good, routing=Routing(ids[:, :2], None, experts)),
+        "routing with strides": combine(good, routing=Routing(ids[:, [0, 0, 1]].mT, None, experts)),
+        "expert on no rank": combine(good, weights, routing=Routing(ids, None, experts + world)),
+        "weights given twice": combine(good, weights, routing=Routing(ids, weights, experts)),
+        "weights of sums": combine(source, weights, routing=Routing(ids, None, experts)),
+        "negative ids": combine(
+            good, weights, routing=Routing(torch._neg_view(ids), None, experts)
+        ),
+        "routed index too large": combine(
+            pairs, weights, index=far, routing=Routing(ids, None, experts + group.rank)
+        ),
+        "reduce: expert on no rank": reduce(source, routing=Routing(ids, None, experts + world)),
         "reduce: lane True": reduce(source, lane=True),
         "reduce: out in a window": reduce(source, window),
         "reduce: other rows of the input": reduce(source, source[1 : 1 + own]),
@@ -100,6 +116,7 @@ def refusals(rank: int, world: int) -> None:
         weights = torch.ones(TOKENS, SLOTS)
         index = torch.zeros(TOKENS, SLOTS, dtype=torch.int32)
         even = [TOKENS // world] * world
+        routing = Routing(index, None, torch.zeros(1, dtype=torch.int32))
 
         def known_forms() -> None:
             for form in ({}, {"sizes": even}, {"sizes": even, "padded_to": TOKENS // world}):
@@ -108,6 +125,11 @@ def refusals(rank: int, world: int) -> None:
             group.combine(good, weights, lane=1)
             group.combine(torch.ones(4, HIDDEN, dtype=BF16), weights, index=index)
             group.combine(torch.ones(TOKENS, HIDDEN, dtype=BF16))
+            group.combine(good, weights, routing=routing)
+            group.combine(good, routing=Routing(routing.topk_ids, weights, routing.expert_to_rank))
+            group.combine(torch.ones(TOKENS, HIDDEN, dtype=BF16), routing=routing)
+            group.combine(torch.ones(4, HIDDEN, dtype=BF16), weights, index=index, routing=routing)
+            group.reduce_scatter(torch.ones(TOKENS, HIDDEN, dtype=BF16), routing=routing)
             group.reduce_scatter(torch.ones(TOKENS, HIDDEN, dtype=BF16))
             group.all_gather(torch.ones(TOKENS, HIDDEN, dtype=BF16))
             acquired(group, "combine", TOKENS, HIDDEN)

@@ -18,6 +18,7 @@ using Holder = std::shared_ptr<KnownCalls>;
 PyObject* run_combine(KnownCalls& calls, Given given) {
   return calls.run_combine({.input = given[0],
                             .out = given[2],
+                            .routing = given[11],
                             .sizes = given[5],
                             .padded_to = given[6],
                             .lane = given[7],
@@ -31,6 +32,7 @@ template <Plan::Kind kKind>
 PyObject* run_rows(KnownCalls& calls, Given given) {
   return calls.run_rows(kKind, {.input = given[0],
                                 .out = given[1],
+                                .routing = given[8],
                                 .sizes = given[2],
                                 .padded_to = given[3],
                                 .lane = given[4],
@@ -41,7 +43,7 @@ PyObject* run_rows(KnownCalls& calls, Given given) {
 
 template <Plan::Kind kKind>
 py::object rows_function(Holder calls) {
-  return fast_function<KnownCalls, &run_rows<kKind>, 8>(Plan::name_of(kKind), std::move(calls));
+  return fast_function<KnownCalls, &run_rows<kKind>, 9>(Plan::name_of(kKind), std::move(calls));
 }
 
 struct KnownWindow {
@@ -54,8 +56,11 @@ PyObject* acquire_again(KnownWindow& window, Given) {
 }
 
 void remember(KnownCalls& calls, const std::shared_ptr<Plan>& plan, py::object input,
-              py::object sizes, py::object padded_to, py::object new_output) {
-  calls.remember({.tensors = {std::move(input), py::none(), py::none()},
+              py::object routing, py::object sizes, py::object padded_to, py::object new_output) {
+  calls.remember({.input = std::move(input),
+                  .weights = py::none(),
+                  .index = py::none(),
+                  .routing = std::move(routing),
                   .sizes = std::move(sizes),
                   .padded_to = std::move(padded_to),
                   .new_output = std::move(new_output)},
@@ -63,9 +68,9 @@ void remember(KnownCalls& calls, const std::shared_ptr<Plan>& plan, py::object i
 }
 
 void remember_combine(KnownCalls& calls, const std::shared_ptr<Plan>& plan, py::object expert_out,
-                      py::object weights, py::object index, int64_t slots, int64_t pairs,
-                      int weights_type, bool index_is_64bit, py::object sizes, py::object padded_to,
-                      py::object new_output) {
+                      py::object weights, py::object index, py::object routing, int64_t slots,
+                      int64_t pairs, int weights_type, bool index_is_64bit, py::object sizes,
+                      py::object padded_to, py::object new_output) {
   const kernels::TopkReduceArgs sum{.tokens = plan->rows,
                                     .slots = slots,
                                     .hidden = plan->hidden,
@@ -74,7 +79,10 @@ void remember_combine(KnownCalls& calls, const std::shared_ptr<Plan>& plan, py::
                                     .output_type = plan->dtype,
                                     .weights_type = dtype_from(weights_type),
                                     .index_is_64bit = index_is_64bit};
-  calls.remember_combine({.tensors = {std::move(expert_out), std::move(weights), std::move(index)},
+  calls.remember_combine({.input = std::move(expert_out),
+                          .weights = std::move(weights),
+                          .index = std::move(index),
+                          .routing = std::move(routing),
                           .sizes = std::move(sizes),
                           .padded_to = std::move(padded_to),
                           .new_output = std::move(new_output)},
@@ -93,19 +101,20 @@ py::object remember_window(const Holder& calls, const std::shared_ptr<Buffer>& b
 
 void bind_known_calls(py::module_& module) {
   py::class_<KnownCalls, Holder>(module, "KnownCalls")
-      .def(py::init<py::object, const py::type&>(), py::arg("group"), py::arg("tensor_type"))
-      .def("remember", &remember, py::arg("plan"), py::arg("input"), py::arg("sizes"),
-           py::arg("padded_to"), py::arg("new_output"))
+      .def(py::init<py::object, const py::type&, py::type>(), py::arg("group"),
+           py::arg("tensor_type"), py::arg("routing_type"))
+      .def("remember", &remember, py::arg("plan"), py::arg("input"), py::arg("routing"),
+           py::arg("sizes"), py::arg("padded_to"), py::arg("new_output"))
       .def("remember_combine", &remember_combine, py::arg("plan"), py::arg("expert_out"),
-           py::arg("weights"), py::arg("index"), py::arg("slots"), py::arg("pairs"),
-           py::arg("weights_type"), py::arg("index_is_64bit"), py::arg("sizes"),
+           py::arg("weights"), py::arg("index"), py::arg("routing"), py::arg("slots"),
+           py::arg("pairs"), py::arg("weights_type"), py::arg("index_is_64bit"), py::arg("sizes"),
            py::arg("padded_to"), py::arg("new_output"))
       .def("remember_window", &remember_window, py::arg("buffer"), py::arg("tensor"))
       .def("forget", &KnownCalls::forget)
       .def_property_readonly("reduce_scatter", &rows_function<Plan::Kind::kReduceScatter>)
       .def_property_readonly("all_gather", &rows_function<Plan::Kind::kAllGather>)
       .def_property_readonly("combine", [](Holder calls) {
-        return fast_function<KnownCalls, &run_combine, 11>("combine", std::move(calls));
+        return fast_function<KnownCalls, &run_combine, 12>("combine", std::move(calls));
       });
 }
 

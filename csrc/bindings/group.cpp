@@ -174,7 +174,6 @@ void bind_calls(py::class_<GroupHandle>& group) {
           },
           py::arg("plan"), py::arg("input"), py::arg("output"), py::arg("threads"),
           py::arg("routing") = py::none())
-      .def("combine", &combine_routed)
       .def("all_gather",
            [](GroupHandle& self, const Plan& plan, Buffer& buffer, size_t offset, uintptr_t output,
               int threads) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/error.h"
 #include "bindings/bindings.h"
 
 namespace py = pybind11;
@@ -21,6 +22,31 @@ bool is_apart(MemoryRange a, MemoryRange b) {
   return a.begin + a.bytes <= b.begin || b.begin + b.bytes <= a.begin;
 }
 
+// The masks of a call whose plan is of routed ones; of others there are none.
+class RoutingOfCall {
+ public:
+  RoutingOfCall(const Plan& plan, const TensorFacts& ids, const TensorFacts& experts) {
+    if (!plan.routed) return;
+    try {
+      routing_.emplace(plan.rows, plan.begins, plan.counts,
+                       kernels::SlotRouting{.ids = ids.data,
+                                            .expert_to_rank = experts.data,
+                                            .slots = ids.shape[1],
+                                            .experts = experts.shape[0],
+                                            .world = static_cast<int>(plan.counts.size()),
+                                            .ids_are_64bit = ids.type.bits == 64});
+    } catch (const InvalidArgument&) {
+      is_wrong_ = true;  // the long way says how
+    }
+  }
+  bool is_wrong() const { return is_wrong_; }
+  const Routing* get() const { return routing_ ? &*routing_ : nullptr; }
+
+ private:
+  std::optional<Routing> routing_;
+  bool is_wrong_ = false;
+};
+
 int threads_of(const KnownCalls::Arguments& given) {
   return std::min(py::handle(given.threads).cast<int>(), py::handle(given.cores).cast<int>());
 }
@@ -32,8 +58,14 @@ PyObject* answer(PyObject* object) {
 
 }  // namespace
 
-KnownCalls::KnownCalls(py::object group, const py::type& tensor_type)
-    : group_(std::move(group)), handle_(group_.cast<const GroupHandle*>()), reader_(tensor_type) {}
+KnownCalls::KnownCalls(py::object group, const py::type& tensor_type, py::type routing_type)
+    : group_(std::move(group)),
+      handle_(group_.cast<const GroupHandle*>()),
+      reader_(tensor_type),
+      routing_type_(std::move(routing_type)),
+      ids_name_("topk_ids"),
+      experts_name_("expert_to_rank"),
+      weights_name_("topk_weights") {}
 
 void KnownCalls::remember(const Form& form, const std::shared_ptr<const Plan>& plan) {
   keep(rows_of(plan->kind), form, plan, {});
@@ -63,47 +95,62 @@ std::optional<AcquiredWindow> KnownCalls::acquired(std::shared_ptr<Buffer> buffe
 void KnownCalls::keep(Calls& calls, const Form& form, const std::shared_ptr<const Plan>& plan,
                       const kernels::TopkReduceArgs& sum) {
   if (!reader_.can_read()) return;
-  std::array<KnownTensor, 3> known;
-  for (size_t i = 0; i < known.size(); ++i) {
-    TensorFacts facts;
-    PyObject* const given = form.tensors[i].ptr();
-    if (given != Py_None && !reader_.read(given, &facts)) return;
-    const auto like = KnownTensor::like(facts);
+  Tensors tensors;
+  if (!read_routing(form.routing.ptr(), &tensors)) return;
+  KnownCall made;
+  made.plan = plan;
+  made.sum = sum;
+  made.new_output = form.new_output;
+  for (const auto& [object, facts] : {std::pair{&form.input, &tensors.input},
+                                      {&form.weights, &tensors.weights},
+                                      {&form.index, &tensors.index}}) {
+    if (object->ptr() != Py_None && !reader_.read(object->ptr(), facts)) return;
+  }
+  for (const auto& [known, facts] : {std::pair{&made.input, &tensors.input},
+                                     {&made.weights, &tensors.weights},
+                                     {&made.index, &tensors.index},
+                                     {&made.ids, &tensors.ids},
+                                     {&made.experts, &tensors.experts}}) {
+    const auto like = KnownTensor::like(*facts);
     if (!like) return;
-    known[i] = *like;
+    *known = *like;
   }
   auto sizes = KnownIntegers::like(form.sizes.ptr());
   auto padded_to = KnownIntegers::like(form.padded_to.ptr());
   if (!sizes || !padded_to) return;
+  made.sizes = std::move(*sizes);
+  made.padded_to = std::move(*padded_to);
   // A call that is known may go the long way all the same, time and again.
   if (std::any_of(calls.begin(), calls.end(), [&](const auto& call) {
-        return call->plan == plan && call->input == known[0] && call->weights == known[1] &&
-               call->index == known[2];
+        return call->plan == plan && call->input == made.input && call->weights == made.weights &&
+               call->index == made.index && call->ids == made.ids && call->experts == made.experts;
       })) {
     return;
   }
   if (calls.size() >= kMostCalls) calls.pop_back();
-  auto call = std::make_shared<KnownCall>(KnownCall{.input = known[0],
-                                                    .weights = known[1],
-                                                    .index = known[2],
-                                                    .sizes = std::move(*sizes),
-                                                    .padded_to = std::move(*padded_to),
-                                                    .plan = plan,
-                                                    .sum = sum,
-                                                    .new_output = form.new_output});
-  calls.insert(calls.begin(), std::move(call));
+  calls.insert(calls.begin(), std::make_shared<KnownCall>(std::move(made)));
 }
 
 std::shared_ptr<const KnownCall> KnownCalls::find(Calls& calls, const Arguments& given,
                                                   const Tensors& tensors) {
   const auto found = std::find_if(calls.begin(), calls.end(), [&](const auto& call) {
     return call->input.equal(tensors.input) && call->weights.equal(tensors.weights) &&
-           call->index.equal(tensors.index) && is_int(given.lane, call->plan->lane) &&
+           call->index.equal(tensors.index) && call->ids.equal(tensors.ids) &&
+           call->experts.equal(tensors.experts) && is_int(given.lane, call->plan->lane) &&
            call->sizes.equal(given.sizes) && call->padded_to.equal(given.padded_to);
   });
   if (found == calls.end()) return nullptr;
   std::rotate(calls.begin(), found, found + 1);
   return calls.front();
+}
+
+bool KnownCalls::read_routing(PyObject* routing, Tensors* tensors) const {
+  if (routing == Py_None) return true;
+  if (!Py_IS_TYPE(routing, reinterpret_cast<PyTypeObject*>(routing_type_.ptr()))) return false;
+  // The routing cannot be changed and keeps them.
+  const py::handle given = routing;
+  return reader_.read_result(py::object(given.attr(ids_name_)).ptr(), &tensors->ids) &&
+         reader_.read_result(py::object(given.attr(experts_name_)).ptr(), &tensors->experts);
 }
 
 py::object KnownCalls::output_for(const KnownCall& call, PyObject* out, TensorFacts* facts) const {
@@ -129,7 +176,7 @@ PyObject* KnownCalls::run_rows(Plan::Kind kind, const Arguments& given) {
   Calls& calls = rows_of(kind);
   Tensors tensors;
   if (calls.empty() || given.stream != Py_None ||
-      !reader_.read_input(given.input, &tensors.input)) {
+      !reader_.read_input(given.input, &tensors.input) || !read_routing(given.routing, &tensors)) {
     return answer(Py_None);
   }
   const auto call = find(calls, given, tensors);
@@ -140,6 +187,8 @@ PyObject* KnownCalls::run_rows(Plan::Kind kind, const Arguments& given) {
   const MemoryRange in{range_of(tensors.input).begin, plan.input_bytes()};
   const MemoryRange out{range_of(target).begin, plan.output_bytes()};
   if (!output || !is_apart(in, out)) return answer(Py_None);
+  RoutingOfCall routing(plan, tensors.ids, tensors.experts);
+  if (routing.is_wrong()) return answer(Py_None);
 
   const int threads = threads_of(given);
   const bool reduces = kind == Plan::Kind::kReduceScatter;
@@ -147,11 +196,13 @@ PyObject* KnownCalls::run_rows(Plan::Kind kind, const Arguments& given) {
     size_t offset = 0;
     const auto window = engine.find(in.begin, &offset);
     if (window == nullptr) {
-      return reduces ? engine.reduce_scatter_staged(plan, in.begin, target.data, threads)
-                     : engine.all_gather_staged(plan, in.begin, target.data, threads);
+      return reduces
+                 ? engine.reduce_scatter_staged(plan, in.begin, target.data, threads, routing.get())
+                 : engine.all_gather_staged(plan, in.begin, target.data, threads);
     }
-    return reduces ? engine.reduce_scatter(plan, *window, offset, target.data, threads)
-                   : engine.all_gather(plan, *window, offset, target.data, threads);
+    return reduces
+               ? engine.reduce_scatter(plan, *window, offset, target.data, threads, routing.get())
+               : engine.all_gather(plan, *window, offset, target.data, threads);
   });
   return done ? output.release().ptr() : answer(Py_False);
 }
@@ -161,8 +212,18 @@ PyObject* KnownCalls::run_combine(const Arguments& given, PyObject* weights, PyO
   Tensors tensors;
   if (combines_.empty() || given.stream != Py_None ||
       (scale != Py_None && PyFloat_CheckExact(scale) == 0) ||
-      !reader_.read_input(given.input, &tensors.input) ||
-      (weights != Py_None && !reader_.read_input(weights, &tensors.weights)) ||
+      !reader_.read_input(given.input, &tensors.input) || !read_routing(given.routing, &tensors)) {
+    return answer(Py_None);
+  }
+  py::object own_weights;
+  if (given.routing != Py_None) {
+    // Weights given twice, or for rows that are sums already, are wrong.
+    own_weights = py::handle(given.routing).attr(weights_name_);
+    const bool summed = tensors.input.dims == 2 && index == Py_None;
+    if (weights != Py_None && (summed || !own_weights.is_none())) return answer(Py_None);
+    if (weights == Py_None && !summed) weights = own_weights.ptr();
+  }
+  if ((weights != Py_None && !reader_.read_input(weights, &tensors.weights)) ||
       (index != Py_None && !reader_.read_result(index, &tensors.index))) {
     return answer(Py_None);
   }
@@ -171,6 +232,8 @@ PyObject* KnownCalls::run_combine(const Arguments& given, PyObject* weights, PyO
   TensorFacts target;
   py::object output = output_for(*call, given.out, &target);
   if (!output) return answer(Py_None);
+  RoutingOfCall routing(*call->plan, tensors.ids, tensors.experts);
+  if (routing.is_wrong()) return answer(Py_None);
 
   kernels::TopkReduceArgs sum = call->sum;
   sum.input = tensors.input.data;
@@ -182,7 +245,7 @@ PyObject* KnownCalls::run_combine(const Arguments& given, PyObject* weights, PyO
                              range_of(tensors.index)};
   const int threads = threads_of(given);
   switch (handle_->call([&](Engine& engine) {
-    return engine.combine(*call->plan, sum, inputs, target.data, threads);
+    return engine.combine(*call->plan, sum, inputs, target.data, threads, routing.get());
   })) {
     case Combined::kDone:
       return output.release().ptr();

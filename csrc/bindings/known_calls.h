@@ -20,6 +20,8 @@ struct KnownCall {
   KnownTensor input;
   KnownTensor weights;
   KnownTensor index;
+  KnownTensor ids;  // of the routing, as are the experts
+  KnownTensor experts;
   KnownIntegers sizes;
   KnownIntegers padded_to;
   std::shared_ptr<const Plan> plan;
@@ -43,13 +45,14 @@ struct AcquiredWindow {
 // fallback now.
 class KnownCalls {
  public:
-  // `group` is a GroupHandle.
-  KnownCalls(pybind11::object group, const pybind11::type& tensor_type);
+  // `group` is a GroupHandle; `routing_type` is symmoe.Routing.
+  KnownCalls(pybind11::object group, const pybind11::type& tensor_type,
+             pybind11::type routing_type);
 
-  // `tensors`, `sizes`, `padded_to`: as they stood in a call that was found right.
+  // As they stood in a call that was found right. The weights are those that were applied, whether
+  // given or the routing's; all but the input may be None.
   struct Form {
-    std::array<pybind11::object, 3> tensors;  // input, weights, index; the last two may be None
-    pybind11::object sizes, padded_to;
+    pybind11::object input, weights, index, routing, sizes, padded_to;
     pybind11::object new_output;
   };
   void remember(const Form& form, const std::shared_ptr<const Plan>& plan);
@@ -62,7 +65,7 @@ class KnownCalls {
 
   // What every call has; it uses the smaller number of threads and cores.
   struct Arguments {
-    PyObject *input, *out, *sizes, *padded_to, *lane, *stream, *threads, *cores;
+    PyObject *input, *out, *routing, *sizes, *padded_to, *lane, *stream, *threads, *cores;
   };
   PyObject* run_rows(Plan::Kind kind, const Arguments& given);
   PyObject* run_combine(const Arguments& given, PyObject* weights, PyObject* index,
@@ -74,7 +77,7 @@ class KnownCalls {
  private:
   using Calls = std::vector<std::shared_ptr<const KnownCall>>;  // last used first
   struct Tensors {
-    TensorFacts input, weights, index;
+    TensorFacts input, weights, index, ids, experts;
   };
 
   Calls& rows_of(Plan::Kind kind) { return rows_[static_cast<size_t>(kind)]; }
@@ -82,12 +85,16 @@ class KnownCalls {
             const kernels::TopkReduceArgs& sum);
   static std::shared_ptr<const KnownCall> find(Calls& calls, const Arguments& given,
                                                const Tensors& tensors);
+  // False unless it is None or a Routing with tensors that can be read.
+  bool read_routing(PyObject* routing, Tensors* tensors) const;
   // The output to write and what it is; null if it does not fit.
   pybind11::object output_for(const KnownCall& call, PyObject* out, TensorFacts* facts) const;
 
   pybind11::object group_;
   const GroupHandle* handle_;
   TensorReader reader_;
+  pybind11::type routing_type_;
+  pybind11::str ids_name_, experts_name_, weights_name_;
   std::array<Calls, Plan::kKinds> rows_;
   Calls combines_;
 };

@@ -188,30 +188,6 @@ class Group:
         self, plan: Plan, input: int, output: int, threads: int, routing: Routing | None = None
     ) -> bool:
         """Like reduce_scatter, for partial rows in other memory."""
-    def combine(
-        self,
-        plan: Plan,
-        routing: Routing,
-        input: int,
-        weights: int,
-        index: int,
-        output: int,
-        tokens: int,
-        slots: int,
-        hidden: int,
-        pairs: int,
-        scale: float | None,
-        input_type: int,
-        output_type: int,
-        weights_type: int,
-        index_is_64bit: bool,
-        threads: int,
-    ) -> bool | None:
-        """acquire, topk_reduce and reduce_scatter, with a routing. `output`: the own rows.
-
-        False: some rank has no window, all ranks must take the fallback together now. None: nothing
-        has happened, since there is no window here yet, or memory overlaps.
-        """
     def all_gather(
         self, plan: Plan, buffer: Buffer, offset: int, output: int, threads: int
     ) -> bool: ...
@@ -397,11 +373,14 @@ class KnownCalls:
     if some rank has no window (all ranks must take their fallback together now).
     """
 
-    def __init__(self, group: Group, tensor_type: type[torch.Tensor]) -> None: ...
+    def __init__(
+        self, group: Group, tensor_type: type[torch.Tensor], routing_type: type
+    ) -> None: ...
     def remember(
         self,
         plan: Plan,
         input: torch.Tensor,
+        routing: object,
         sizes: object,
         padded_to: object,
         new_output: Callable[[], torch.Tensor],
@@ -417,6 +396,7 @@ class KnownCalls:
         expert_out: torch.Tensor,
         weights: torch.Tensor | None,
         index: torch.Tensor | None,
+        routing: object,
         slots: int,
         pairs: int,
         weights_type: int,
@@ -425,7 +405,7 @@ class KnownCalls:
         padded_to: object,
         new_output: Callable[[], torch.Tensor],
     ) -> None:
-        """The same for combine; `plan` is its reduce_scatter's."""
+        """The same for combine; `plan` is its reduce_scatter's, the weights those it applied."""
     def remember_window(
         self, buffer: Buffer, tensor: torch.Tensor
     ) -> Callable[[], torch.Tensor | None] | None:
@@ -437,7 +417,7 @@ class KnownCalls:
         """No call is known any more."""
     @property
     def reduce_scatter(self) -> Callable[..., torch.Tensor | bool | None]:
-        """(input, out, sizes, padded_to, lane, stream, threads, cores)."""
+        """(input, out, sizes, padded_to, lane, stream, threads, cores, routing)."""
     @property
     def all_gather(self) -> Callable[..., torch.Tensor | bool | None]:
         """As reduce_scatter."""

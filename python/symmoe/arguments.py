@@ -70,7 +70,7 @@ class Arguments:
         self._core = core
         self._checks = checks
         self._layouts = Layouts(rank, world, self._where)
-        self._known = None if core is None else _core.KnownCalls(core, torch.Tensor)
+        self._known = None if core is None else _core.KnownCalls(core, torch.Tensor, Routing)
         self._views = ViewCache(core, self._known)
         self._by_key = self._views.by_key
 

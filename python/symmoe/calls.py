@@ -26,7 +26,7 @@ from .errors import ClosedError, MismatchError, PoisonedError, SymmoeError
 from .observing import watch
 from .plans import ALL_GATHER, REDUCE_SCATTER, WINDOW_TYPES, Layout, Sizes
 from .routing import Routing
-from .topk import Terms, core_arguments
+from .topk import Terms
 
 # A call's output; None: not a known call, nothing was done; False: some rank has no window.
 Known: TypeAlias = "torch.Tensor | bool | None"
@@ -186,40 +186,32 @@ class Calls(Arguments):
             raise
         if watch.on:
             tags.after(layout, out)
-        rememberable = layout.plan and layout.in_bytes and not in_place and masks is None
-        if self._known and not self._checks and layout.plan and rememberable:
-            self._known.remember(layout.plan, tensor, sizes, padded_to, _maker_of(layout))
+        if self._known and not self._checks and layout.plan and layout.in_bytes and not in_place:
+            maker = _maker_of(layout)
+            self._known.remember(layout.plan, tensor, routing, sizes, padded_to, maker)
         return out
-
-    def _combine_at_once(
-        self,
-        layout: Layout,
-        masks: _core.Routing,
-        terms: Terms,
-        out: torch.Tensor | None,
-    ) -> Known:
-        """A routed combine as one call of the core, if there is a window for it already."""
-        if self._core is None or layout.plan is None or not layout.in_bytes or self._shortages:
-            return None
-        if out is None:
-            out = _maker_of(layout)()
-        arguments = core_arguments(terms, out.data_ptr(), WINDOW_TYPES[layout.dtype])
-        done = self._core.combine(layout.plan, masks, *arguments, self._thread_count())
-        return out if done else done
 
     def _remember_combine(
         self,
         layout: Layout,
         terms: Terms,
-        tensors: tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None],
+        expert_out: torch.Tensor,
+        topk_weights: torch.Tensor | None,
+        index: torch.Tensor | None,
+        routing: Routing | None,
         sizes: Sizes,
         padded_to: int | None,
     ) -> None:
         """Lets the next combine of this form go the short way."""
+        if routing is not None and terms.weights_at:
+            topk_weights = topk_weights if routing.topk_weights is None else routing.topk_weights
         if self._known and not self._checks and layout.plan and layout.in_bytes:
             self._known.remember_combine(
                 layout.plan,
-                *tensors,
+                expert_out,
+                topk_weights,
+                index,
+                routing,
                 terms.slots,
                 terms.pairs,
                 terms.weights_type,

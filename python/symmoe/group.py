@@ -81,9 +81,9 @@ class Group(Windows):
             SymmoeError: A peer was lost, the deadline passed, the group is closed or poisoned.
         """
         known = None
-        if not self._shortages and routing is None and not watch.on:
+        if not self._shortages and not watch.on:
             known = self._known_reduce_scatter(
-                input, out, sizes, padded_to, lane, stream, get_num_threads(), self._cores
+                input, out, sizes, padded_to, lane, stream, get_num_threads(), self._cores, routing
             )
             if isinstance(known, Tensor):
                 return known
@@ -132,7 +132,7 @@ class Group(Windows):
         known = None
         if not self._shortages and not watch.on:
             known = self._known_all_gather(
-                input, out, sizes, padded_to, lane, stream, get_num_threads(), self._cores
+                input, out, sizes, padded_to, lane, stream, get_num_threads(), self._cores, None
             )
             if isinstance(known, Tensor):
                 return known
@@ -181,7 +181,7 @@ class Group(Windows):
                 `reduce_scatter`.
         """
         known = None
-        if not self._shortages and routing is None and not watch.on:
+        if not self._shortages and not watch.on:
             known = self._known_combine(
                 expert_out,
                 topk_weights,
@@ -194,6 +194,7 @@ class Group(Windows):
                 stream,
                 get_num_threads(),
                 self._cores,
+                routing,
             )
             if isinstance(known, Tensor):
                 return known
@@ -202,12 +203,6 @@ class Group(Windows):
             terms, layout, masks = self._prepare_combine(
                 expert_out, topk_weights, out, index, scale, sizes, padded_to, lane, stream, routing
             )
-            if masks is not None and not self._checks:
-                known = self._combine_at_once(layout, masks, terms, out)
-                if isinstance(known, Tensor):
-                    if watch.on:
-                        tags.after(layout, known)
-                    return known
             shape = (terms.tokens, terms.hidden)
             window = self.acquire("combine", shape, terms.dtype, lane=layout.lane)
             if window is None or not layout.in_bytes:
@@ -226,9 +221,9 @@ class Group(Windows):
         out = self._collect(layout, window, out, False, deterministic, known, masks)
         if watch.on:
             tags.after(layout, out)
-        if masks is None:
-            tensors = (expert_out, topk_weights, index)
-            self._remember_combine(layout, terms, tensors, sizes, padded_to)
+        self._remember_combine(
+            layout, terms, expert_out, topk_weights, index, routing, sizes, padded_to
+        )
         return out
 
     def explain(self, operation: str, *args: Any, **kwargs: Any) -> Decision:
