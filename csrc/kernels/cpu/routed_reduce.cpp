@@ -21,14 +21,14 @@ struct ReduceJob {
   bool stream;
 };
 
-// The ranks' copies of a row, in rank order.
+// Some ranks' copies of a row, in rank order.
 struct RowSources {
   const void* at[kMaskBits];
   int ranks = 0;
 
-  void set(const RoutedReduceArgs& args, int64_t row, int64_t row_bytes) {
+  void set(const RoutedReduceArgs& args, int64_t row, int64_t row_bytes, uint64_t mask) {
     ranks = 0;
-    for (uint64_t left = args.masks[row]; left != 0; left &= left - 1) {
+    for (uint64_t left = mask; left != 0; left &= left - 1) {
       at[ranks++] =
           static_cast<const char*>(args.sources[std::countr_zero(left)]) + row * row_bytes;
     }
@@ -38,26 +38,23 @@ struct RowSources {
 void reduce_part(void* context, int part) {
   const ReduceJob& job = *static_cast<const ReduceJob*>(context);
   const RoutedReduceArgs& args = *job.args;
+  const int64_t begin = args.rows * part / job.parts;
   const int64_t end = args.rows * (part + 1) / job.parts;
-  int64_t row = args.rows * part / job.parts;
-  if (row == end) return;
   const FloatEnv env;
-  RowSources sources[2];
-  sources[row % 2].set(args, row, job.row_bytes);
-  for (; row < end; ++row) {
-    const RowSources& now = sources[row % 2];
-    RowSources& next = sources[(row + 1) % 2];
-    if (row + 1 < end) {
-      next.set(args, row + 1, job.row_bytes);
-    } else {
-      next.ranks = 0;
-    }
+  RowSources now;
+  RowSources ahead;
+  for (int64_t row = begin; row < end; ++row) {
+    const uint64_t mask = args.masks[row];
     char* const output = static_cast<char*>(args.output) + row * job.row_bytes;
-    if (now.ranks == 0) {
+    if (mask == 0) {
       std::memset(output, 0, static_cast<size_t>(job.row_bytes));
-    } else {
-      job.kernel({now.at, now.ranks, next.at, next.ranks, output}, args.hidden, job.stream);
+      continue;
     }
+    now.set(args, row, job.row_bytes, mask);
+    // Where a rank's rows follow each other, the processor goes on reading ahead by itself: telling
+    // it to made rows of four ranks a fifth slower.
+    ahead.set(args, row + 1, job.row_bytes, row + 1 < end ? args.masks[row + 1] & ~mask : 0);
+    job.kernel({now.at, now.ranks, ahead.at, ahead.ranks, output}, args.hidden, job.stream);
   }
   if (job.stream) kernel_table().finish_stream();
 }

@@ -7,7 +7,8 @@ namespace symmoe::kernels::SYMMOE_ISA_NAMESPACE {
 namespace {
 
 // Of each rank's row ahead, what is as far in as the sum is. The processor's own prefetch begins
-// anew at each row, which is nowhere near the last one of its rank.
+// anew at each row, which is nowhere near the last one of its rank. To the second-level cache: into
+// the first level, rows of one rank took 1.5 times as long (Zen 4).
 struct RowAhead {
   const char* const* rows;
   int count;

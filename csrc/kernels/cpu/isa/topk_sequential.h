@@ -40,7 +40,9 @@ constexpr int kLine = 64;
 
 // Rows outermost, so that memory is read in the order in which it lies there; the sums of a tile
 // stay in the first-level cache. Two rows ahead are prefetched: reading many rows side by side, or
-// leaving the prefetch to the processor, reaches half of the memory's rate.
+// leaving the prefetch to the processor, reaches half of the memory's rate. They go to the
+// second-level cache: in a first level of 32 KiB they displaced what was being summed, and sums of
+// 8 rows took twice as long (Zen 4).
 template <DType kIn, DType kOut, bool kWeighted>
 struct TopkSequential {
   using Sum = TopkSum<kIn, kWeighted>;
