@@ -39,7 +39,11 @@ def check_sum(found: torch.Tensor, parts: list[torch.Tensor], bits: bool) -> Non
 
 def sums(lab: Lab, rank: int, world: int, dtype: torch.dtype) -> None:
     """reduce_scatter: even, uneven, padded; from private memory and from the window."""
-    per_rank = [[4] * world, [2 * r + 1 for r in range(world)], [5, 0, 3, 1][:world]]
+    per_rank = [
+        [4] * world,
+        [2 * r + 1 for r in range(world)],
+        [(5, 0, 3, 1)[r % 4] for r in range(world)],
+    ]
     with lab.init() as group:
         for number, sizes in enumerate(per_rank):
             for padded_to in (None, 6) if max(sizes) <= 6 else (None,):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import device_scenarios as results
+import device_scenarios_choice as choice
 import device_scenarios_graphs as graphs
 import device_scenarios_life as life
 import device_scenarios_peers as scenarios
@@ -109,3 +110,9 @@ def test_graphs(ranks: Ranks, world: int, path: str) -> None:
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_growth(ranks: Ranks, world: int) -> None:
     ranks.run(world, emulated_peers, scenarios.growth)
+
+
+@pytest.mark.parametrize("own_only", [True, False])
+@pytest.mark.parametrize("world", [1, 2, 3, 8])
+def test_same_choice(ranks: Ranks, world: int, own_only: bool) -> None:
+    ranks.run(world, emulated_peers, choice.same_choice, own_only, seconds=SLOW)

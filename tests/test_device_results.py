@@ -20,6 +20,10 @@ def test_reduce_scatter(ranks: Ranks, world: int, dtype: torch.dtype) -> None:
     ranks.run(world, emulated, scenarios.sums, dtype)
 
 
+def test_reduce_scatter_of_eight(ranks: Ranks) -> None:
+    ranks.run(8, emulated, scenarios.sums, torch.bfloat16, seconds=100.0)
+
+
 @pytest.mark.parametrize("world", WORLDS)
 def test_in_place(ranks: Ranks, world: int) -> None:
     ranks.run(world, emulated, scenarios.in_place, torch.bfloat16)
