@@ -22,6 +22,10 @@ if importlib.util.find_spec(f"{__name__}._core") is None:
 from . import ops
 from .balanced import balanced_topk_ids
 from .bootstrap import init
+from .combine_costs import CombineCosts
+from .combine_order import Order
+from .combine_plan import CombinePlan, plan_combine
+from .commuting import Verdict, commutes_with_sum
 from .config import Config
 from .counting import Collectives, count_collectives
 from .decision import Alternative, Decision
@@ -35,6 +39,7 @@ from .errors import (
     NcclError,
     PeerLostError,
     PoisonedError,
+    StalePlanError,
     SymmoeError,
     SystemCallError,
     UnavailableError,
@@ -49,6 +54,8 @@ __all__ = [
     "Alternative",
     "ClosedError",
     "Collectives",
+    "CombineCosts",
+    "CombinePlan",
     "Config",
     "DeadlineError",
     "Decision",
@@ -59,22 +66,27 @@ __all__ = [
     "LayoutError",
     "MismatchError",
     "NcclError",
+    "Order",
     "Partial",
     "PeerLostError",
     "PoisonedError",
     "Replicated",
     "Routing",
     "Sharded",
+    "StalePlanError",
     "SymmoeError",
     "SystemCallError",
     "UnavailableError",
+    "Verdict",
     "WindowMemoryError",
     "__version__",
     "balanced_topk_ids",
+    "commutes_with_sum",
     "count_collectives",
     "init",
     "layout_of",
     "ops",
+    "plan_combine",
     "tag",
     "topk_reduce",
 ]

@@ -61,6 +61,7 @@ class Calls(Arguments):
         "_release_processors",
         "_shortages",
         "_strict_layout",
+        "_timeout",
     )
 
     def __init__(
@@ -82,6 +83,7 @@ class Calls(Arguments):
         self._cap = config.max_buffer_bytes
         self._cap_reason = "Config.max_buffer_bytes, SYMMOE_MAX_BUFFER_BYTES"
         self._shortages: dict[tuple[int, int], Shortage] = {}  # by role and lane
+        self._timeout = config.timeout
         self._strict_layout = config.strict_layout
         if config.strict_layout:
             watch.use_tags()

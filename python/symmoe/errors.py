@@ -53,3 +53,7 @@ class LayoutError(ValueError):
 
 class NcclError(SymmoeError):
     """NCCL refused something, or noticed a failure."""
+
+
+class StalePlanError(SymmoeError):
+    """A plan's module is no longer what it was when the plan was made: call its `refresh`."""

@@ -1,0 +1,268 @@
+"""A plan's call, step by step: the top-k sum, the transform, the reductions, in the decided order.
+
+Whatever is summed over ranks next is written to the window where there is one: the transform of
+summands writes there itself, and adds the shared experts' rows on the way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from .commuting import is_plain
+from .device.group import DeviceGroup
+from .group import Group
+from .places import CPU, Place
+from .plans import Layout
+from .probing import output_of
+from .routing import Routing, check_slots, weights_of
+from .topk import topk_reduce
+
+
+@dataclass(frozen=True)
+class Call:
+    """The checked arguments of one combine by a plan.
+
+    Attributes:
+        where: Begins messages.
+        group: The ranks.
+        transform: What is applied; None: nothing.
+        expert_out: The routed experts' rows, as `Group.combine` takes them.
+        topk_weights: Of them.
+        index: Of them.
+        scale: Factor of their sum.
+        routing: Which ranks have anything for which row.
+        shared: The shared experts' rows; None: there are none.
+        shared_is_partial: Whether those are summands.
+        layout: Which rows belong to whom, in the hidden width; None: this rank's rows only.
+        sizes: As the group's calls take them.
+        padded_to: Likewise.
+        lane: Likewise.
+        deterministic: Likewise.
+        out: Where the result goes, to its first rows.
+    """
+
+    where: str
+    group: Group | DeviceGroup
+    transform: nn.Module | None
+    hidden: int
+    expert_out: Tensor
+    topk_weights: Tensor | None
+    index: Tensor | None
+    scale: float | None
+    routing: Routing | None
+    shared: Tensor | None
+    shared_is_partial: bool
+    layout: Layout | None
+    sizes: int | tuple[int, ...] | Tensor | None
+    padded_to: int | None
+    lane: int
+    deterministic: bool
+    out: Tensor
+
+    @property
+    def place(self) -> Place:
+        """Where tensors are."""
+        return self.group._place if isinstance(self.group, DeviceGroup) else CPU
+
+    @property
+    def summed(self) -> bool:
+        """Whether the kernel has summed over experts and nothing is left to do before a reduce."""
+        plain = self.topk_weights is None and self.index is None and self.scale is None
+        return plain and self.expert_out.dim() == 2
+
+    def reduced(self, rows: Tensor, out: Tensor | None, routing: Routing | None = None) -> Tensor:
+        """This rank's rows of the sum over ranks. A collective."""
+        return self.group.reduce_scatter(
+            rows,
+            out,
+            sizes=self.sizes,
+            padded_to=self.padded_to,
+            routing=routing,
+            lane=self.lane,
+            deterministic=self.deterministic,
+        )
+
+    def combined(self, out: Tensor | None) -> Tensor:
+        """This rank's rows of the routed experts' sum over slots and ranks. A collective."""
+        if self.summed:  # perhaps in the window already, where a combine would not take it
+            return self.reduced(self.expert_out, out, self.routing)
+        return self.group.combine(
+            self.expert_out,
+            self.topk_weights,
+            routing=self.routing,
+            out=out,
+            index=self.index,
+            scale=self.scale,
+            sizes=self.sizes,
+            padded_to=self.padded_to,
+            lane=self.lane,
+            deterministic=self.deterministic,
+        )
+
+    def own(self, rows: Tensor) -> Tensor:
+        """This rank's part of all ranks' rows."""
+        assert self.layout is not None
+        begin = self.layout.begins[self.group.rank]
+        return rows[begin : begin + self.layout.counts[self.group.rank]]
+
+
+def early(call: Call) -> None:
+    """Reduces in the latent width, and shared experts' summands by themselves; then transforms."""
+    shared = call.shared
+    if shared is not None and call.shared_is_partial:
+        # First, on all ranks: they may lie in the window that a combine overwrites.
+        shared = call.reduced(shared, None)
+    rows = call.combined(None)
+    shared = None if shared is None else shared[: len(rows)]
+    _transformed(call, rows, shared, call.out[: len(rows)])
+
+
+def late(call: Call) -> None:
+    """Transforms summands, adds those of the shared experts, and reduces once in hidden width."""
+    partial = call.shared if call.shared_is_partial else None
+    if call.transform is None and partial is None:
+        call.combined(call.out)
+    else:
+        window = _window(call)
+        _summands(call, partial, window)
+        # Shared experts have something for every row.
+        call.reduced(window, call.out, call.routing if partial is None else None)
+    if call.shared is not None and partial is None:
+        call.out[: len(call.shared)] += call.shared
+
+
+def kept(call: Call, only_own: bool) -> None:
+    """Transforms summands and adds the shared experts' rows: nothing is summed over ranks.
+
+    Args:
+        call: The call.
+        only_own: Whether this rank's rows are wanted, of its own alone: a world of one. Otherwise
+            the summands of all.
+    """
+    rows, shared = _sum_of_slots(call), call.shared
+    if only_own:
+        rows = call.own(rows)
+        shared = call.own(shared) if shared is not None and call.shared_is_partial else shared
+    _transformed(call, rows, shared, call.out[: len(rows)])
+
+
+def reduced_already(call: Call, replicated: bool) -> None:
+    """Transforms rows that the kernel has reduced; shared experts' summands are reduced here.
+
+    Args:
+        call: The call.
+        replicated: Whether the kernel gave every rank all rows.
+    """
+    rows, shared = call.expert_out, call.shared
+    if replicated:
+        rows = call.own(rows)
+    if shared is not None and call.shared_is_partial:
+        alone = call.group.world_size == 1
+        shared = call.own(shared) if alone else call.reduced(shared, None)
+    _transformed(call, rows, shared, call.out[: len(rows)])
+
+
+def _window(call: Call) -> Tensor:
+    """Memory for all ranks' rows in hidden width: the window if there is one."""
+    shape, dtype = (_rows_of(call), call.hidden), call.expert_out.dtype
+    window = call.group.acquire("combine", shape, dtype, lane=call.lane)
+    if window is None:
+        window = torch.empty(shape, dtype=dtype, device=call.expert_out.device)
+    return window
+
+
+def _rows_of(call: Call) -> int:
+    return int(call.expert_out.shape[0] if call.index is None else call.index.shape[0])
+
+
+def _summands(call: Call, shared: Tensor | None, window: Tensor) -> None:
+    """Writes this rank's summands of all rows to the window, from which inputs may come."""
+    if shared is not None and not _same_place(shared, window) and _overlap(shared, window):
+        shared = shared.clone()
+    if call.transform is not None:
+        rows = _sum_of_slots(call)
+        if _overlap(rows, window):
+            rows = rows.clone()
+        _transformed(call, rows, shared, window)
+        return
+    assert shared is not None
+    if _same_place(shared, window):
+        window += _sum_of_slots(call)
+        return
+    if call.summed and call.routing is None:
+        torch.add(call.expert_out, shared, out=window)
+        return
+    _sum_of_slots(call, None if _overlap(call.expert_out, window) else window, window)
+    window += shared
+
+
+def _sum_of_slots(call: Call, out: Tensor | None = None, copy_to: Tensor | None = None) -> Tensor:
+    """This rank's part of each token's sum over experts: [rows, latent].
+
+    With a routing, rows for which this rank has no expert come out as zeros.
+    """
+    if call.summed and call.routing is None:
+        made = call.expert_out
+    else:
+        expert_out, weights, index = _terms(call)
+        rows = len(expert_out) if index is None else len(index)
+        shape = (rows, expert_out.shape[-1])
+        if out is None:
+            out = torch.empty(shape, dtype=expert_out.dtype, device=expert_out.device)
+        made = topk_reduce(expert_out, weights, out=out, index=index, scale=call.scale)
+    if copy_to is not None and made is not copy_to:
+        copy_to.copy_(made)
+    return made
+
+
+def _terms(call: Call) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Expert output, weights and index of a top-k sum that knows of no routing."""
+    expert_out, weights, index, routing = (
+        call.expert_out,
+        call.topk_weights,
+        call.index,
+        call.routing,
+    )
+    if routing is None:
+        return expert_out, weights, index
+    summed = expert_out.dim() == 2 and index is None
+    weights = weights_of(call.where, routing, weights, summed, call.place)
+    here = routing.on_rank(call.group.rank)
+    if summed:
+        here = here.any(1, keepdim=True)
+    else:
+        slots = expert_out.shape[1] if index is None else index.shape[1]
+        check_slots(call.where, routing, slots, summed)
+    if index is None:
+        index = torch.arange(here.numel(), device=here.device).view(here.shape)
+        expert_out = expert_out.reshape(here.numel(), expert_out.shape[-1])
+    return expert_out, weights, torch.where(here, index, -1)
+
+
+def _transformed(call: Call, rows: Tensor, added: Tensor | None, target: Tensor) -> None:
+    """Writes T(rows) + added to `target`, which may be `added`."""
+    module = call.transform
+    if type(module) is nn.Linear and is_plain(module):  # in one go, with one rounding
+        weight = module.weight.t()
+        if added is None:
+            torch.mm(rows, weight, out=target)
+        else:
+            torch.addmm(added, rows, weight, out=target)
+        return
+    made = rows if module is None else output_of(module, rows)
+    if added is None:
+        target.copy_(made)
+    else:
+        torch.add(made, added, out=target)
+
+
+def _same_place(one: Tensor, other: Tensor) -> bool:
+    return one.data_ptr() == other.data_ptr() and one.shape == other.shape
+
+
+def _overlap(one: Tensor, other: Tensor) -> bool:
+    begin, end = other.data_ptr(), other.data_ptr() + other.nbytes
+    return one.data_ptr() < end and begin < one.data_ptr() + one.nbytes
