@@ -19,7 +19,7 @@ def linear(bias: bool = False) -> nn.Linear:
 
 
 def make_plan(
-    group: symmoe.Group, transform: nn.Module | None = None, **more: object
+    group: symmoe.Group | symmoe.DeviceGroup, transform: nn.Module | None = None, **more: object
 ) -> symmoe.CombinePlan:
     given: dict[str, object] = {"shared": Partial(), "dtype": torch.float32, "hidden": HIDDEN}
     return symmoe.plan_combine(group=group, transform=transform, **(given | more))  # type: ignore[arg-type]

@@ -37,12 +37,17 @@ def windows(rank: int, world: int) -> None:
                 after = group.stats()
                 assert after["calls_staged"] == before["calls_staged"]
                 assert after["calls_pull"] - before["calls_pull"] == (1 if prefer == "late" else 2)
+            # What was reduced is not there any more.
+            with pytest.raises(ValueError, match="reduced already: ask for it again"):
+                plan.combine(experts, shared=window, sizes=SIZES, lane=3)
             # The experts' rows in the window, the shared ones elsewhere.
             latent = group.acquire("combine", (ROWS, LATENT), torch.float32)
             assert latent is not None
             latent.copy_(summands(rank, LATENT))
             found = plan.combine(latent, shared=summands(rank, HIDDEN), sizes=SIZES)
             close(found, expected)
+            with pytest.raises(ValueError, match="expert_out is in a window that was reduced"):
+                plan.combine(latent, shared=summands(rank, HIDDEN), sizes=SIZES)
         plain = make_plan(group)
         for where in ("shared", "experts", "neither"):
             rows, shared = summands(rank, HIDDEN), summands(rank + 9, HIDDEN)
@@ -306,6 +311,36 @@ def by_the_selector(rank: int, world: int) -> None:
         testing.synchronize()
 
 
+def on_devices(rank: int, world: int) -> None:
+    """Plans of a group of devices, whose calls are queued; sizes may be there, too."""
+    with testing.init() as group:
+        expected = whole(linear(), world)[own_rows(SIZES, rank)]
+        on_device = torch.tensor(SIZES, dtype=torch.int32)
+        experts, shared = summands(rank, LATENT)[:, None].contiguous(), summands(rank, HIDDEN)
+        for prefer in ("early", "late"):
+            plan = make_plan(group, linear(), prefer=prefer)
+            for sizes in (SIZES, on_device):
+                for in_window in (False, True):
+                    given = shared
+                    if in_window:
+                        window = plan.shared_window(ROWS)
+                        assert window is not None
+                        testing.synchronize()
+                        given = window.copy_(shared)
+                    found = plan.combine(experts, shared=given, sizes=sizes)
+                    testing.synchronize()
+                    assert symmoe.layout_of(found) == Sharded(SIZES if sizes is SIZES else None)
+                    close(found[: SIZES[rank]], expected)
+        left = make_plan(group, linear(), skip_final=True)
+        made = left.combine(experts, shared=shared, sizes=SIZES)
+        found = group.reduce_scatter(made, sizes=SIZES)
+        testing.synchronize()
+        close(found, expected)
+        done = make_plan(group, linear(), routed=symmoe.Replicated())
+        with pytest.raises(ValueError, match="these are on the device"):
+            done.combine(experts[:, 0].contiguous(), shared=shared, sizes=on_device)
+
+
 # Tags stay in use once they are: processes that no other test has.
 @pytest.mark.parametrize(
     "scenario",
@@ -319,6 +354,7 @@ def by_the_selector(rank: int, world: int) -> None:
         by_a_plan,
         by_token_count,
         by_the_selector,
+        on_devices,
     ],
     ids=lambda each: each.__name__,
 )

@@ -1,4 +1,4 @@
-"""Runs the example at small widths: with processes of its own, and under torchrun."""
+"""Runs the examples at small widths: with processes of their own, and under torchrun."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLE = ROOT / "examples" / "qwen3_moe_layer.py"
 WIDTHS = {"hidden": 128, "intermediate": 64, "experts": 8, "top-k": 3}
+LATENT = ROOT / "examples" / "latent_moe.py"
+LATENT_WIDTHS = ["--hidden=128", "--latent=32", "--intermediate=64", "--experts=8", "--top-k=3"]
 SMALL = [f"--{name}={value}" for name, value in (WIDTHS | {"tokens": 60, "repeats": 3}).items()]
 
 pytestmark = [pytest.mark.multi, pytest.mark.slow]
@@ -56,6 +58,36 @@ def test_takes_the_processes_of_torchrun_and_one_has_no_tokens() -> None:
 def test_experts_that_cannot_be_split() -> None:
     with pytest.raises(AssertionError, match="8 experts cannot be split evenly over 3 processes"):
         run(str(EXAMPLE), "--processes", "3", *SMALL)
+
+
+def table_of(text: str) -> list[list[str]]:
+    """The lines of the latent example's table: tokens, order, sums before and after, bytes."""
+    lines = [line for line in text.splitlines() if line.startswith(("fc2_latent ", "norm, fc2_l"))]
+    return [line.split()[-6:] for line in lines]
+
+
+def test_latent_experts_take_one_sum_over_ranks_or_two() -> None:
+    text = run(str(LATENT), *LATENT_WIDTHS, "--many=4000")
+    both, hidden = 2 * (128 + 32), 2 * 128
+    assert table_of(text) == [
+        ["8", "late", "2", "1", str(8 * both), str(8 * hidden)],
+        ["4000", "early", "2", "2", str(4000 * both), str(4000 * both)],
+        ["8", "early", "2", "2", str(8 * both), str(8 * both)],
+    ]
+    assert "RMSNorm at 0 is a norm" in text
+    assert "at most twice as far from fp64" in text
+
+
+def test_latent_experts_under_torchrun_without_shared_ones() -> None:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    text = run(*launcher, str(LATENT), *LATENT_WIDTHS, "--few=1", "--many=9", "--no-shared")
+    assert [line[1:4] for line in table_of(text)] == [["early", "1", "1"]] * 3
+    assert "at most twice as far from fp64" in text
+
+
+def test_latent_experts_of_one_process_are_summed_over_no_ranks() -> None:
+    text = run(str(LATENT), *LATENT_WIDTHS, "--processes=1", "--many=9")
+    assert [line[1:4] for line in table_of(text)] == [["none", "2", "0"]] * 3
 
 
 @pytest.fixture

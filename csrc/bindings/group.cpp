@@ -144,6 +144,7 @@ void bind_buffer(py::module_& module) {
           "address", [](const Buffer& b) { return reinterpret_cast<uintptr_t>(b.window.base); })
       .def_property_readonly("bytes", [](const Buffer& b) { return b.window.bytes; })
       .def_property_readonly("retired", [](const Buffer& b) { return b.retired.load(); })
+      .def_property_readonly("armed", [](const Buffer& b) { return b.armed.load(); })
       .def_buffer([](Buffer& b) {
         return py::buffer_info(reinterpret_cast<uint8_t*>(b.window.base),
                                static_cast<py::ssize_t>(b.window.bytes), /*readonly=*/false);

@@ -140,6 +140,9 @@ class Buffer:
     def bytes(self) -> int: ...
     @property
     def retired(self) -> bool: ...
+    @property
+    def armed(self) -> bool:
+        """Whether it was acquired and not reduced since."""
     def __buffer__(self, flags: int) -> memoryview: ...
 
 @final

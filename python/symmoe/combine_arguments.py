@@ -119,11 +119,14 @@ def prepare(
                 f"[rows, {latent}], got {list(expert_out.shape)}, and take no {name}"
             )
 
-    kept_sizes = _kept(sizes, place)
+    kept_sizes = _kept(sizes, group)
     layout = _layout_of(
         group, conditions, expert_out, shared, index, hidden, kept_sizes, padded_to, lane
     )
     _check_counts(where, conditions, expert_out, shared, layout)
+    for name, rows in (("expert_out", expert_out), ("shared", shared)):
+        if rows is not None:
+            _check_armed(where, group, name, rows)
     _check_tags(where, group, conditions, expert_out, index, shared)
 
     if layout is None:
@@ -142,10 +145,12 @@ def prepare(
     )  # fmt: skip
 
 
-def _kept(sizes: Sizes, place: Place) -> int | tuple[int, ...] | Tensor | None:
-    """Sizes that can be read more than once."""
-    if isinstance(sizes, Tensor) and place.accepts(sizes) and not sizes.is_cpu:
-        return sizes
+def _kept(sizes: Sizes, group: Group | DeviceGroup) -> int | tuple[int, ...] | Tensor | None:
+    """Sizes that can be read more than once; on a device, as they are."""
+    if isinstance(sizes, Tensor) and isinstance(group, DeviceGroup):
+        on_device = sizes.dtype is torch.int32 or not sizes.is_cpu
+        if on_device and group._place.accepts(sizes):
+            return sizes
     return sizes_key(sizes)
 
 
@@ -216,6 +221,11 @@ def _check_counts(
                 f"{where}: shared has {len(shared)} rows, expert_out {len(expert_out)}"
             )
         return
+    if layout.device_sizes and conditions.reduced_already:
+        raise ValueError(
+            f"{where}: {conditions.routed} rows go by sizes that the host knows, and these are on "
+            f"the device"
+        )
     own = layout.counts[layout.rank]
     expected = own
     if isinstance(conditions.routed, tags.Replicated):
@@ -232,6 +242,18 @@ def _check_counts(
                 f"{where}: shared has {len(shared)} rows, expected {expected} "
                 f"({conditions.shared} rows; sizes = {layout.counts})"
             )
+
+
+def _check_armed(where: str, group: Group | DeviceGroup, name: str, tensor: Tensor) -> None:
+    """Raises ValueError for rows in a window that peers may still read, or have read already."""
+    found = None
+    if group._core is not None and tensor.nbytes:
+        found = group._core.find(tensor.data_ptr())
+    if found is not None and not found[0].armed:
+        raise ValueError(
+            f"{where}: {name} is in a window that was reduced already: ask for it again "
+            f"(shared_window, acquire) before it is written"
+        )
 
 
 def _check_tags(

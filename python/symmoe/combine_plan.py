@@ -305,7 +305,8 @@ class CombinePlan:
                 alone. Never in a window. None: a new tensor.
             index: As for `Group.combine`.
             scale: Factor of the routed experts' sum.
-            sizes: As for `Group.combine`.
+            sizes: As for the group's own `combine`. With sizes on a device, rows of `out` up to the
+                most there may be are written, those beyond the own ones with anything.
             padded_to: As for `Group.combine`.
             lane: Which microbatch; uses (and overwrites) its "combine" window.
             deterministic: As for `Group.combine`.

@@ -6,6 +6,7 @@ summands writes there itself, and adds the shared experts' rows on the way.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 import torch
@@ -73,6 +74,15 @@ class Call:
         plain = self.topk_weights is None and self.index is None and self.scale is None
         return plain and self.expert_out.dim() == 2
 
+    def in_order(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, what torch does comes behind the group's calls, and theirs behind that.
+
+        As it does anyway where both use torch's current stream; an emulated device has its own.
+        """
+        if isinstance(self.group, DeviceGroup) and self.expert_out.is_cpu:
+            return self.group._place.in_order(self.group._current_stream())
+        return contextlib.nullcontext()
+
     def reduced(self, rows: Tensor, out: Tensor | None, routing: Routing | None = None) -> Tensor:
         """This rank's rows of the sum over ranks. A collective."""
         return self.group.reduce_scatter(
@@ -117,7 +127,8 @@ def early(call: Call) -> None:
         shared = call.reduced(shared, None)
     rows = call.combined(None)
     shared = None if shared is None else shared[: len(rows)]
-    _transformed(call, rows, shared, call.out[: len(rows)])
+    with call.in_order():
+        _transformed(call, rows, shared, call.out[: len(rows)])
 
 
 def late(call: Call) -> None:
@@ -126,12 +137,14 @@ def late(call: Call) -> None:
     if call.transform is None and partial is None:
         call.combined(call.out)
     else:
-        window = _window(call)
-        _summands(call, partial, window)
+        window = _window(call, partial)
+        with call.in_order():
+            _summands(call, partial, window)
         # Shared experts have something for every row.
         call.reduced(window, call.out, call.routing if partial is None else None)
     if call.shared is not None and partial is None:
-        call.out[: len(call.shared)] += call.shared
+        with call.in_order():
+            call.out[: len(call.shared)] += call.shared
 
 
 def kept(call: Call, only_own: bool) -> None:
@@ -142,11 +155,13 @@ def kept(call: Call, only_own: bool) -> None:
         only_own: Whether this rank's rows are wanted, of its own alone: a world of one. Otherwise
             the summands of all.
     """
-    rows, shared = _sum_of_slots(call), call.shared
-    if only_own:
-        rows = call.own(rows)
-        shared = call.own(shared) if shared is not None and call.shared_is_partial else shared
-    _transformed(call, rows, shared, call.out[: len(rows)])
+    shared = call.shared
+    with call.in_order():
+        rows = _sum_of_slots(call)
+        if only_own:
+            rows = call.own(rows)
+            shared = call.own(shared) if shared is not None and call.shared_is_partial else shared
+        _transformed(call, rows, shared, call.out[: len(rows)])
 
 
 def reduced_already(call: Call, replicated: bool) -> None:
@@ -162,11 +177,15 @@ def reduced_already(call: Call, replicated: bool) -> None:
     if shared is not None and call.shared_is_partial:
         alone = call.group.world_size == 1
         shared = call.own(shared) if alone else call.reduced(shared, None)
-    _transformed(call, rows, shared, call.out[: len(rows)])
+    with call.in_order():
+        _transformed(call, rows, shared, call.out[: len(rows)])
 
 
-def _window(call: Call) -> Tensor:
-    """Memory for all ranks' rows in hidden width: the window if there is one."""
+def _window(call: Call, shared: Tensor | None) -> Tensor:
+    """Memory for all ranks' rows in hidden width: the window, where shared rows may be already."""
+    core = call.group._core
+    if shared is not None and core is not None and core.find(shared.data_ptr()) is not None:
+        return shared
     shape, dtype = (_rows_of(call), call.hidden), call.expert_out.dtype
     window = call.group.acquire("combine", shape, dtype, lane=call.lane)
     if window is None:
@@ -179,43 +198,37 @@ def _rows_of(call: Call) -> int:
 
 
 def _summands(call: Call, shared: Tensor | None, window: Tensor) -> None:
-    """Writes this rank's summands of all rows to the window, from which inputs may come."""
-    if shared is not None and not _same_place(shared, window) and _overlap(shared, window):
-        shared = shared.clone()
+    """Writes this rank's summands of all rows to the window; the experts' rows may be in it."""
     if call.transform is not None:
         rows = _sum_of_slots(call)
-        if _overlap(rows, window):
-            rows = rows.clone()
-        _transformed(call, rows, shared, window)
+        _transformed(call, rows.clone() if _overlap(rows, window) else rows, shared, window)
         return
     assert shared is not None
-    if _same_place(shared, window):
+    if shared is window:
         window += _sum_of_slots(call)
-        return
-    if call.summed and call.routing is None:
+    elif call.summed and call.routing is None:
         torch.add(call.expert_out, shared, out=window)
-        return
-    _sum_of_slots(call, None if _overlap(call.expert_out, window) else window, window)
-    window += shared
+    else:
+        if _overlap(call.expert_out, window):
+            window.copy_(_sum_of_slots(call))
+        else:
+            _sum_of_slots(call, window)
+        window += shared
 
 
-def _sum_of_slots(call: Call, out: Tensor | None = None, copy_to: Tensor | None = None) -> Tensor:
-    """This rank's part of each token's sum over experts: [rows, latent].
+def _sum_of_slots(call: Call, out: Tensor | None = None) -> Tensor:
+    """This rank's part of each token's sum over experts: [rows, latent], in `out` if given.
 
-    With a routing, rows for which this rank has no expert come out as zeros.
+    With a routing, rows for which this rank has no expert come out as zeros. Rows that the kernel
+    has summed are given back as they are, wherever they are.
     """
     if call.summed and call.routing is None:
-        made = call.expert_out
-    else:
-        expert_out, weights, index = _terms(call)
-        rows = len(expert_out) if index is None else len(index)
-        shape = (rows, expert_out.shape[-1])
-        if out is None:
-            out = torch.empty(shape, dtype=expert_out.dtype, device=expert_out.device)
-        made = topk_reduce(expert_out, weights, out=out, index=index, scale=call.scale)
-    if copy_to is not None and made is not copy_to:
-        copy_to.copy_(made)
-    return made
+        return call.expert_out
+    expert_out, weights, index = _terms(call)
+    if out is None:
+        shape = (_rows_of(call), expert_out.shape[-1])
+        out = torch.empty(shape, dtype=expert_out.dtype, device=expert_out.device)
+    return topk_reduce(expert_out, weights, out=out, index=index, scale=call.scale)
 
 
 def _terms(call: Call) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -257,10 +270,6 @@ def _transformed(call: Call, rows: Tensor, added: Tensor | None, target: Tensor)
         target.copy_(made)
     else:
         torch.add(made, added, out=target)
-
-
-def _same_place(one: Tensor, other: Tensor) -> bool:
-    return one.data_ptr() == other.data_ptr() and one.shape == other.shape
 
 
 def _overlap(one: Tensor, other: Tensor) -> bool:
