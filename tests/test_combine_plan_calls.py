@@ -62,6 +62,21 @@ def windows(rank: int, world: int) -> None:
             close(plain.combine(rows, shared=shared, sizes=SIZES), total[own_rows(SIZES, rank)])
 
 
+def transformed_in_its_own_window(rank: int, world: int) -> None:
+    """Many rows that the transform reads where it writes: no multiplication would stand that."""
+    rows = 3000
+    with symmoe.init(device="cpu") as group:
+        plan = make_plan(group, linear(), shared=None, prefer="late")
+        latent = torch.randn(rows, LATENT, generator=torch.Generator().manual_seed(rank))
+        # The result in the same memory is larger, and must find it large enough.
+        group.reserve(rows, HIDDEN, torch.float32)
+        window = group.acquire("combine", (rows, LATENT), torch.float32)
+        assert window is not None
+        window.copy_(latent)
+        apart = plan.combine(latent, lane=1)
+        assert torch.equal(plan.combine(window), apart)
+
+
 def without_windows(rank: int, world: int) -> None:
     with symmoe.init(device="cpu", config=symmoe.Config(windows=False)) as group:
         for prefer in ("early", "late"):
@@ -346,6 +361,7 @@ def on_devices(rank: int, world: int) -> None:
     "scenario",
     [
         windows,
+        transformed_in_its_own_window,
         without_windows,
         padded,
         routed,

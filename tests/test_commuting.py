@@ -172,6 +172,8 @@ def test_declared_and_linear(function: Callable[..., Tensor], dtype: torch.dtype
         (lambda inner, rows: torch.tanh(inner(rows)), "is off"),
         (quantised_to(64, per_row=False), r"is off .* up to 0\.03"),  # a fixed step of 1/64
         (quantised_to(127), "is off|quantises its input"),
+        # In bfloat16 its roundings hide in those of the output: seen beside large elements only.
+        (quantised_to(200), "is off|quantises its input by its largest element"),
         (to_fp8, "is off"),
         (lambda inner, rows: inner(rows) * rows.abs().amax(1, keepdim=True), "is off"),
         (lambda inner, rows: inner(rows).cumsum(0).flip(0), "other numbers alone"),
@@ -186,6 +188,7 @@ def test_declared_and_linear(function: Callable[..., Tensor], dtype: torch.dtype
         "tanh",
         "step",
         "int8",
+        "finer",
         "fp8",
         "scale",
         "mixes",

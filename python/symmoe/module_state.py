@@ -101,7 +101,7 @@ def _walk(path: str, module: nn.Module, facts: Facts, tensors: list[Tensor]) -> 
     own = vars(module)
     facts[path] = PartFacts(
         type(module),
-        getattr(module, DECLARATION, None),
+        own.get(DECLARATION, getattr(type(module), DECLARATION, None)),
         module.training,
         len(module._forward_hooks) + len(module._forward_pre_hooks),
         id(own["forward"]) if "forward" in own else 0,
