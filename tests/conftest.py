@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ranks import Ranks
+from ranks import Ranks, fresh
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +15,10 @@ def ranks() -> Iterator[Ranks]:
     workers = Ranks()
     yield workers
     workers.stop()
+
+
+@pytest.fixture(scope="module")
+def own_ranks() -> Iterator[Ranks]:
+    """Processes of one file: for tests that leave something behind in them, such as tags in use."""
+    with fresh() as workers:
+        yield workers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import symmoe
 from planned import HIDDEN, LATENT, ROWS, SIZES, close, linear, make_plan, summands, whole
-from ranks import Ranks, fresh
+from ranks import Ranks
 from reference import own_rows
 from symmoe import tags, testing
 from symmoe.tags import Partial, Sharded
@@ -356,7 +356,7 @@ def on_devices(rank: int, world: int) -> None:
             done.combine(experts[:, 0].contiguous(), shared=shared, sizes=on_device)
 
 
-# Tags stay in use once they are: processes that no other test has.
+# Tags stay in use once they are.
 @pytest.mark.parametrize(
     "scenario",
     [
@@ -374,11 +374,5 @@ def on_devices(rank: int, world: int) -> None:
     ],
     ids=lambda each: each.__name__,
 )
-def test_in_a_group(workers: Ranks, scenario: Callable[[int, int], None]) -> None:
-    workers.run(2, scenario)
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Ranks]:
-    with fresh() as ranks:
-        yield ranks
+def test_in_a_group(own_ranks: Ranks, scenario: Callable[[int, int], None]) -> None:
+    own_ranks.run(2, scenario)

@@ -105,7 +105,7 @@ def test_what_does_not_commute_by_its_structure(module: nn.Module, why: str) -> 
 def test_a_quantised_layer_does_not_commute() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.backends.quantized.engine = "onednn"
+        torch.backends.quantized.engine = torch.backends.quantized.supported_engines[-1]
         quantised = torch.ao.quantization.quantize_dynamic(  # type: ignore[no-untyped-call]
             nn.Sequential(linear()), {nn.Linear}, dtype=torch.qint8
         )
@@ -221,9 +221,11 @@ def test_engines_layers_return_a_pair() -> None:
 
 def test_the_trial_leaves_no_trace() -> None:
     class Counts(Declared):
+        count: Tensor
+
         def __init__(self) -> None:
             super().__init__(lambda inner, rows: inner(rows))
-            self.count = nn.Buffer(torch.zeros(1))
+            self.register_buffer("count", torch.zeros(1))
 
         def forward(self, rows: Tensor) -> Tensor:
             torch.rand(3)

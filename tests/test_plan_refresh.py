@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import symmoe
 from planned import HIDDEN, LATENT, SIZES, close, linear, make_plan, summands, whole
-from ranks import Ranks, fresh
+from ranks import Ranks
 from reference import own_rows
 
 pytestmark = pytest.mark.multi
@@ -145,17 +145,11 @@ def different_plans(rank: int, world: int) -> None:
         make_plan(group, linear())
 
 
-# Tags stay in use once they are: processes that no other test has.
+# Tags stay in use once they are.
 @pytest.mark.parametrize(
     "scenario",
     [stale, changed_on_one_rank, stale_with_checks, one_verdict_for_all, different_plans],
     ids=lambda each: each.__name__,
 )
-def test_in_a_group(workers: Ranks, scenario: Callable[[int, int], None]) -> None:
-    workers.run(2, scenario)
-
-
-@pytest.fixture(scope="module")
-def workers() -> Iterator[Ranks]:
-    with fresh() as ranks:
-        yield ranks
+def test_in_a_group(own_ranks: Ranks, scenario: Callable[[int, int], None]) -> None:
+    own_ranks.run(2, scenario)
