@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -104,6 +105,29 @@ def stale_with_checks(rank: int, world: int) -> None:
         )
 
 
+def wrong_with_checks(rank: int, world: int) -> None:
+    """The same for what only the late order's own steps see."""
+    with symmoe.init(device="cpu", config=symmoe.Config(check=True, timeout=SECONDS)) as group:
+        plan = make_plan(group, linear(), prefer="late")
+        rows, shared = summands(rank, LATENT), summands(rank, HIDDEN)
+        index = torch.arange(len(rows))[:, None]
+        wrong = index + 1 if rank == 1 else index
+        expected = ValueError if rank == 1 else symmoe.MismatchError
+        with pytest.raises(expected, match="index"):
+            plan.combine(rows, index=wrong, shared=shared, sizes=SIZES)
+        # Where there is no collective nobody waits, and one rank's fault is its own affair.
+        done = make_plan(group, linear(), routed=symmoe.Sharded(), shared=None)
+        if rank == 1:
+            begin = time.monotonic()
+            with pytest.raises(ValueError, match="shared is given"):
+                done.combine(rows, shared=shared)
+            assert time.monotonic() - begin < SECONDS / 2
+        close(
+            plan.combine(rows, index=index, shared=shared, sizes=SIZES),
+            whole(linear(), world)[own_rows(SIZES, rank)],
+        )
+
+
 class Fickle(nn.Module):
     """Linear on all ranks but one; nothing about it tells which."""
 
@@ -148,7 +172,14 @@ def different_plans(rank: int, world: int) -> None:
 # Tags stay in use once they are.
 @pytest.mark.parametrize(
     "scenario",
-    [stale, changed_on_one_rank, stale_with_checks, one_verdict_for_all, different_plans],
+    [
+        stale,
+        changed_on_one_rank,
+        stale_with_checks,
+        wrong_with_checks,
+        one_verdict_for_all,
+        different_plans,
+    ],
     ids=lambda each: each.__name__,
 )
 def test_in_a_group(own_ranks: Ranks, scenario: Callable[[int, int], None]) -> None:

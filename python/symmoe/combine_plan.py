@@ -320,23 +320,20 @@ class CombinePlan:
             LayoutError: A tag says that rows are not what the plan was made for.
             TypeError, ValueError, MismatchError, SymmoeError: As `Group.combine`.
         """
-        try:
+        conditions, where = self._judged.conditions, f"combine on rank {self.group.rank}"
+        awaited = bool(self.at(self.rows).reductions)  # of any token count
+        with combine_run.reporting(self.group, lane, awaited):
             change = self._judged.state.changes(self.transform)
             if change:
                 raise StalePlanError(
-                    f"combine on rank {self.group.rank}: the transform changed since the plan was "
-                    f"made ({change}): call refresh() on all ranks"
+                    f"{where}: the transform changed since the plan was made ({change}): call "
+                    f"refresh() on all ranks"
                 )
-            conditions, where = self._judged.conditions, f"combine on rank {self.group.rank}"
             call = prepare(
                 where, self.group, conditions, self.transform, self._judged.widths, self.dtype,
                 expert_out, topk_weights, shared, routing, out, index, scale, sizes, padded_to,
                 lane, deterministic,
             )  # fmt: skip
-        except (TypeError, ValueError, StalePlanError) as error:
-            if isinstance(self.group, Group) and self.group._checks:
-                self.group._report(lane, error)
-            raise
         rows = len(expert_out) if call.layout is None else call.layout.rows
         order = self.at(rows, 0 if routing is None else routing.slots)
         with torch.inference_mode():

@@ -7,6 +7,7 @@ summands writes there itself, and adds the shared experts' rows on the way.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -119,6 +120,20 @@ class Call:
         return rows[begin : begin + self.layout.counts[self.group.rank]]
 
 
+@contextlib.contextmanager
+def reporting(group: Group | DeviceGroup, lane: int, awaited: bool = True) -> Iterator[None]:
+    """Around what fails on one rank alone: with Config.check the others raise as well.
+
+    `awaited`: whether they wait, in a collective that the call would have made.
+    """
+    try:
+        yield
+    except Exception as error:
+        if awaited and isinstance(group, Group) and group._checks:
+            group._report(lane, error)
+        raise
+
+
 def early(call: Call) -> None:
     """Reduces in the latent width, and shared experts' summands by themselves; then transforms."""
     shared = call.shared
@@ -138,7 +153,7 @@ def late(call: Call) -> None:
         call.combined(call.out)
     else:
         window = _window(call, partial)
-        with call.in_order():
+        with call.in_order(), reporting(call.group, call.lane):
             _summands(call, partial, window)
         # Shared experts have something for every row.
         call.reduced(window, call.out, call.routing if partial is None else None)
