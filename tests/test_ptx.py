@@ -54,6 +54,8 @@ def topk_cases() -> list[tuple[str, Sum]]:
             (name, replace(plain, weights="none", index=32)),
         ]
         if slots <= 3 and kind == out:
+            shared = replace(plain, tokens=4, index=32, sizes=(1, 2))
+            cases += [(name, shared), (name, replace(shared, device=True))]
             # Several groups of columns per thread, several chunks, and more slots than a tile has.
             cases.append((name, replace(plain, hidden=plain.hidden + 520, chunks=5, tokens=2)))
         if fixed == "0" and kind == out:

@@ -70,6 +70,10 @@ def test_route_mask(architecture: str) -> None:
     hashes = {route(program, wide, 70, blocks) for wide in (False, True) for blocks in (1, 2)}
     assert len(hashes) == 1
     assert route(program, False, 69, 2) not in hashes
+    padded = {route(program, False, 70, blocks, (20, 0, 9, 30, 1)) for blocks in (1, 2)}
+    assert len(padded) == 1
+    assert not padded & hashes
+    assert route(program, False, 70, 1, (70, 0, 0, 0, 0)) in hashes
 
 
 @EVERYWHERE

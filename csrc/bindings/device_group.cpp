@@ -213,10 +213,11 @@ void bind_calls(py::class_<DeviceGroupHandle>& group) {
                  [&](DeviceEngine& engine) { return engine.combine(plan, launch, call); });
            })
       .def("fill_out",
-           [](DeviceGroupHandle& self, const SumNumbers& sum, const CallNumbers& numbers) {
+           [](DeviceGroupHandle& self, const DevicePlan& plan, const SumNumbers& sum,
+              const CallNumbers& numbers) {
              const kernels::TopkReduceLaunch launch = sum_from(sum);
              const DeviceCall call = call_from(numbers);
-             self.engine([&](DeviceEngine& engine) { engine.fill_out(launch, call); });
+             self.engine([&](DeviceEngine& engine) { engine.fill_out(plan, launch, call); });
            })
       .def("make_routing",
            [](DeviceGroupHandle& self, uintptr_t ids, bool ids_are_64bit, uintptr_t expert_to_rank,

@@ -1,5 +1,7 @@
 #include "collectives/plan.h"
 
+#include <numeric>
+
 #include "base/error.h"
 
 namespace symmoe {
@@ -12,6 +14,10 @@ uint64_t signature_of(std::string_view text) {
     hash = (hash ^ static_cast<unsigned char>(character)) * kPrime;
   }
   return hash == 0 ? kOffsetBasis : hash;
+}
+
+bool Plan::has_padding() const {
+  return device_sizes || std::accumulate(counts.begin(), counts.end(), int64_t{0}) != rows;
 }
 
 void Plan::seal() {
@@ -30,6 +36,8 @@ void Plan::seal() {
     require(counts[r] >= 0 && begins[r] >= 0 && begins[r] <= rows && counts[r] <= rows - begins[r],
             "rows of rank " + std::to_string(r) + " (" + std::to_string(counts[r]) + " from " +
                 std::to_string(begins[r]) + ") lie outside " + std::to_string(rows));
+    require(r == 0 || begins[r - 1] <= begins[r],
+            "rows of rank " + std::to_string(r) + " lie before those of the rank in front");
   }
   signature = signature_of(text);
 }

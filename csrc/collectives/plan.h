@@ -45,12 +45,15 @@ struct Plan {
     return bytes_of(kind == Kind::kReduceScatter ? own_count() : rows);
   }
   const char* operation() const { return name_of(kind); }
+  // Whether some rows may be nobody's.
+  bool has_padding() const;
 
   static constexpr const char* name_of(Kind kind) {
     return kind == Kind::kReduceScatter ? "reduce_scatter" : "all_gather";
   }
 
-  // Throws InvalidArgument unless every rank's rows lie within `rows`, and sets `signature`.
+  // Throws InvalidArgument unless every rank's rows lie within `rows`, none before those of the
+  // rank in front, and sets `signature`.
   void seal();
 };
 

@@ -10,7 +10,7 @@
 // a vendor's header, so one build of the core serves all of them, and none.
 namespace symmoe {
 
-constexpr uint32_t kDeviceAbi = 2;
+constexpr uint32_t kDeviceAbi = 3;
 
 using StreamHandle = void*;  // cudaStream_t, hipStream_t; null: the default stream
 using EventHandle = void*;

@@ -25,8 +25,8 @@ class Routing:
     Args:
         topk_ids: [rows, K], int32 or int64, in the order of the window's rows, equal on all ranks.
             Physical experts: where an expert has several copies, the copy that was chosen. An id
-            below 0, or one that is no expert's, contributes nothing. What padding rows hold does
-            not matter on the CPU; on a GPU it must be equal on all ranks as well, say -1.
+            below 0, or one that is no expert's, contributes nothing. What padding rows hold, those
+            behind a rank's own, does not matter and may differ between ranks.
         topk_weights: [rows, K], float32 or the dtype of the rows; None: a plain sum, or weights
             given to `combine`. Not applied to rows that an expert kernel has summed itself.
         expert_to_rank: [physical experts], int32, equal on all ranks: the rank that has the expert,

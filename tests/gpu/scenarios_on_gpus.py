@@ -13,6 +13,7 @@ import device_scenarios as results
 import device_scenarios_compiled as compiled
 import device_scenarios_graphs as graphs
 import device_scenarios_life as life
+import device_scenarios_padding as padding
 import device_scenarios_peers as peers
 import device_scenarios_routed as routed
 import device_scenarios_sizes as on_device
@@ -91,6 +92,13 @@ WITH_PEERS: list[Case] = [
         for padded in (True, False)
     ],
     (on_device.wrong, []),
+    *[
+        (padding.combines, [path, device_sizes])
+        for path in ("pull", "routed", "fused")
+        for device_sizes in (False, True)
+    ],
+    *[(padding.other_sizes, [path, True]) for path in ("routed", "fused")],
+    *[(padding.replays, [path, padded]) for path in ("routed", "pull") for padded in (False, True)],
     (on_device.refused, []),
 ]
 

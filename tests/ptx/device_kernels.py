@@ -13,6 +13,7 @@ from ptx.compiler import ARCHITECTURES, ROOT, emit
 SOURCES = ROOT / "csrc" / "kernels" / "device"
 # As in base/dtype.h.
 BF16, F16, F32 = range(3)
+MAX_PEERS = 64  # kMaxPeers
 ELEMENT_BYTES = {BF16: 2, F16: 2, F32: 4}
 
 # As the Itanium C++ ABI writes template arguments: enumerators, then the number of slots.
@@ -40,6 +41,19 @@ class RoutingView(ctypes.Structure):
     )
 
 
+class RowShares(ctypes.Structure):
+    """kernels/device/launch.h, field by field."""
+
+    _fields_ = (
+        ("sizes", ctypes.c_uint64),
+        ("padded_to", ctypes.c_int64),
+        ("rows", ctypes.c_int64),
+        ("output_rows", ctypes.c_int64),
+        ("begins", ctypes.c_int64 * MAX_PEERS),
+        ("counts", ctypes.c_int64 * MAX_PEERS),
+    )
+
+
 class TopkReduceLaunch(ctypes.Structure):
     """kernels/device/launch.h, field by field; behind it, the number of chunks."""
 
@@ -59,6 +73,8 @@ class TopkReduceLaunch(ctypes.Structure):
         ("output_type", ctypes.c_uint8),
         ("weights_type", ctypes.c_uint8),
         ("index_is_64bit", ctypes.c_bool),
+        ("shares", RowShares),
+        ("ranks", ctypes.c_int),
         ("routing", RoutingView),
     )
 

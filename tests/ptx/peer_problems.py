@@ -295,20 +295,33 @@ def masks_of(ids: np.ndarray, expert_to_rank: np.ndarray) -> np.ndarray:
     return masks
 
 
-def route(program: ptx.Program, wide_ids: bool, rows: int, blocks: int) -> int:
-    """Runs the kernel twice, compares the masks with a plain count, and returns their hash."""
+def route(
+    program: ptx.Program, wide_ids: bool, rows: int, blocks: int, sizes: tuple[int, ...] = ()
+) -> int:
+    """Runs the kernel twice, compares the masks with a plain count, and returns their hash.
+
+    With `sizes`, which are in memory, the rows behind all ranks' ones are padding.
+    """
     generator = np.random.default_rng(7)
     expert_to_rank = generator.integers(-1, 5, 12).astype(np.int32)
     ids = generator.integers(-2, 14, (rows, 3)).astype(np.int64 if wide_ids else np.int32)
+    shares = RowShares(rows=rows)
+    shares.counts[0] = owned = rows
+    masks = masks_of(ids, expert_to_rank)
     memory = ptx.GlobalMemory()
     mask = memory.add("mask", np.zeros(rows, np.uint64))
     result = memory.add("hash", bytes(MaskHash()))
+    if sizes:
+        shares.sizes = memory.add("sizes", np.array(sizes, np.int32), writable=False).address
+        owned = sum(sizes)
+    masks[owned:] = 0
     launch = RouteMaskLaunch(
         ids=memory.add("ids", ids, writable=False).address,
         expert_to_rank=memory.add("experts", expert_to_rank, writable=False).address,
         mask=mask.address,
         hash=result.address,
         fault=memory.add("fault", bytes(Fault()), peers_write=True).address,
+        shares=shares,
         rows=rows,
         slots=3,
         experts=12,
@@ -319,7 +332,7 @@ def route(program: ptx.Program, wide_ids: bool, rows: int, blocks: int) -> int:
     for seed in range(2):
         grid = (blocks, 1, 1)
         ptx.run(ptx.Launch(program, memory, bytes(launch), grid, (THREADS, 1, 1)), seed=seed)
-        assert mask.array(np.uint64).tolist() == masks_of(ids, expert_to_rank).tolist()
+        assert mask.array(np.uint64).tolist() == masks.tolist()
         found = MaskHash.from_buffer_copy(result.data)
         assert found.sum == found.blocks_done == 0
         hashes.add(int(found.value))

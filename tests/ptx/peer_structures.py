@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ctypes
 
-from ptx.device_kernels import TopkReduceLaunch
+from ptx.device_kernels import MAX_PEERS, RowShares, TopkReduceLaunch
 
-MAX_PEERS = 64
 MAX_BLOCKS = 64
 MAX_ORDINALS = 256
 
@@ -55,6 +54,7 @@ class RouteMaskLaunch(ctypes.Structure):
         ("mask", ctypes.c_uint64),
         ("hash", ctypes.c_uint64),
         ("fault", ctypes.c_uint64),
+        ("shares", RowShares),
         ("rows", ctypes.c_int64),
         ("slots", ctypes.c_int64),
         ("experts", ctypes.c_int64),
@@ -74,19 +74,6 @@ class PeerGroup(ctypes.Structure):
         ("deadline_ns", ctypes.c_uint64),
         ("rank", ctypes.c_int),
         ("world", ctypes.c_int),
-    )
-
-
-class RowShares(ctypes.Structure):
-    """kernels/device/launch.h, field by field."""
-
-    _fields_ = (
-        ("sizes", ctypes.c_uint64),
-        ("padded_to", ctypes.c_int64),
-        ("rows", ctypes.c_int64),
-        ("output_rows", ctypes.c_int64),
-        ("begins", ctypes.c_int64 * MAX_PEERS),
-        ("counts", ctypes.c_int64 * MAX_PEERS),
     )
 
 

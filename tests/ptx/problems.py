@@ -17,6 +17,7 @@ from ptx.device_kernels import (
     F32,
     Fault,
     RankReduceLaunch,
+    RowShares,
     TopkReduceLaunch,
 )
 from symmoe import _core
@@ -68,6 +69,9 @@ class Sum:
         chunks: Into how many the columns are cut.
         offset: Elements by which rows begin after a multiple of 16 bytes.
         short: Bytes that the input lacks at its end: a planted fault.
+        sizes: Rows of each rank that has an equal part of the tokens, the others being padding; or
+            nothing, where all of them count.
+        device: Whether these are in memory.
     """
 
     kind: int
@@ -81,6 +85,27 @@ class Sum:
     chunks: int = 1
     offset: int = 0
     short: int = 0
+    sizes: tuple[int, ...] = ()
+    device: bool = False
+
+    @property
+    def padded_to(self) -> int:
+        return self.tokens // len(self.sizes)
+
+    def owned(self, token: int) -> bool:
+        if not self.sizes:
+            return True
+        return token % self.padded_to < self.sizes[token // self.padded_to]
+
+    def shares(self, address: int) -> RowShares:
+        """As the kernel gets them; `address`: of the sizes in memory."""
+        shares = RowShares()
+        if self.device:
+            shares.sizes, shares.padded_to, shares.rows = address, self.padded_to, self.tokens
+            return shares
+        for rank, size in enumerate(self.sizes):
+            shares.begins[rank], shares.counts[rank] = rank * self.padded_to, size
+        return shares
 
     def weight_type(self) -> int:
         return self.kind if self.weights == "own" else F32
@@ -97,6 +122,8 @@ def topk(program: ptx.Program, problem: Sum, seed: int = 0) -> None:
     wrong = index.copy()
     wrong[-1, 0], wrong[-1, -1] = pairs, -2
     index[-1, 0] = index[-1, -1] = -1
+    padding = [token for token in range(tokens) if not problem.owned(token)]
+    wrong[padding] = 1 << 30  # nobody looks
     kind = np.int64 if problem.index == 64 else np.int32
 
     memory = ptx.GlobalMemory()
@@ -113,6 +140,7 @@ def topk(program: ptx.Program, problem: Sum, seed: int = 0) -> None:
     begin = problem.offset * ELEMENT_BYTES[problem.out]
     target = memory.add("output", poison, offset=begin, peers_write=True)
     fault = memory.add("fault", bytes(Fault()), peers_write=True)
+    sizes = memory.add("sizes", np.array(problem.sizes or (0,), np.int32), writable=False)
     launch = TopkReduceLaunch(
         input=source.address,
         weights=weight.address if problem.weights != "none" else 0,
@@ -129,6 +157,8 @@ def topk(program: ptx.Program, problem: Sum, seed: int = 0) -> None:
         output_type=problem.out,
         weights_type=problem.weight_type(),
         index_is_64bit=problem.index == 64,
+        shares=problem.shares(sizes.address),
+        ranks=len(problem.sizes),
     )
     arguments = bytes(launch) + bytes(ctypes.c_int(problem.chunks))
     blocks = 2 * problem.chunks
@@ -152,6 +182,7 @@ def topk(program: ptx.Program, problem: Sum, seed: int = 0) -> None:
         problem.index == 64,
         1,
     )
+    expected[padding] = BITS[problem.out](0x7FC1)
     assert_same(target.array(BITS[problem.out]).reshape(shape), expected, problem.out)
     report = Fault.from_buffer_copy(fault.data)
     if problem.index:

@@ -14,6 +14,7 @@ struct DeviceEngine::Source {
   bool from_sum = false;                           // a top-k sum wrote them, all that are wanted
   const kernels::TopkReduceLaunch* sum = nullptr;  // it is still to be made, by the path
   int slots = 0;                                   // of the sum
+  RouteMask route = {};                            // of the call, where the sum has needed it
 };
 
 // Whether `path` would read rows that nobody wrote: an expert kernel left them out.

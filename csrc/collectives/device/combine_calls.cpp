@@ -52,17 +52,27 @@ bool DeviceEngine::combine(const DevicePlan& plan, kernels::TopkReduceLaunch sum
     if (call.routing != nullptr) {
       // Rows that the experts have summed are there or not as a whole, and only a mask tells.
       const bool as_mask = by_mask || call.summed;
-      sum.routing = view_of(call, as_mask);
+      if (as_mask) source.route = mask_of(rows, call);
+      sum.routing = view_of(call, source.route);
       if (as_mask && !by_mask) device.fill(sum.output, 0, rows.input_bytes(), call.stream);
     }
     if (path != nullptr && path->kind() == PathKind::kFused) {
       source.sum = &sum;
     } else {
+      leave_out_padding(rows, call, sum);
       if (sum.tokens > 0) device.topk_reduce(sum, call.stream);
       here.note(call.stream, capture);
     }
     return queue(plan, source, call);
   });
+}
+
+// What belongs to rows of no rank (ids, an index, rows of experts) may hold anything.
+void DeviceEngine::leave_out_padding(const Plan& plan, const DeviceCall& call,
+                                     kernels::TopkReduceLaunch& sum) const {
+  if (!plan.has_padding() || world_ > kernels::kMaxPeers) return;
+  sum.shares = shares_of(plan, call.sizes, call.output_rows);
+  sum.ranks = world_;
 }
 
 std::unique_ptr<DeviceRouting> DeviceEngine::make_routing(
@@ -83,19 +93,6 @@ bool DeviceEngine::needs_memory(const DeviceRouting& routing, StreamHandle strea
 
 void DeviceEngine::give(DeviceRouting& routing, uint64_t* memory, StreamHandle stream) const {
   routing.give(memory, stream, parts_.device->capture_state(stream));
-}
-
-void DeviceEngine::fill_out(kernels::TopkReduceLaunch sum, const DeviceCall& call) {
-  require_usable("combine");
-  sum.fault = faults_.record();
-  require_memory(by("combine"), sum);
-  require_aligned(by("combine"), sum);
-  guarded([&] {
-    sum.routing = view_of(call, call.summed);
-    const size_t bytes = static_cast<size_t>(sum.tokens * sum.hidden) * size_of(sum.output_type);
-    if (call.summed) parts_.device->fill(sum.output, 0, bytes, call.stream);
-    if (sum.tokens > 0) parts_.device->topk_reduce(sum, call.stream);
-  });
 }
 
 }  // namespace symmoe

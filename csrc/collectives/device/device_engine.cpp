@@ -156,6 +156,24 @@ void DeviceEngine::topk_reduce(kernels::TopkReduceLaunch launch, StreamHandle st
   sum_of_thread = launch.output;
 }
 
+void DeviceEngine::fill_out(const DevicePlan& plan, kernels::TopkReduceLaunch sum,
+                            const DeviceCall& call) {
+  require_usable("combine");
+  sum.fault = faults_.record();
+  require_memory(by("combine"), sum);
+  require_aligned(by("combine"), sum);
+  guarded([&] {
+    if (call.routing != nullptr) {
+      sum.routing = view_of(call, call.summed ? mask_of(plan.plan, call) : RouteMask{});
+    }
+    leave_out_padding(plan.plan, call, sum);
+    const size_t bytes = static_cast<size_t>(sum.tokens * sum.hidden) * size_of(sum.output_type);
+    if (call.summed) parts_.device->fill(sum.output, 0, bytes, call.stream);
+    if (sum.tokens > 0) parts_.device->topk_reduce(sum, call.stream);
+  });
+  sum_of_thread = sum.output;
+}
+
 // --- failures ------------------------------------------------------------------------------------
 
 // From the watchdog's thread.

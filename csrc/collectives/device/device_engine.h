@@ -113,9 +113,9 @@ class DeviceEngine {
   // Whether a call on `stream` needs new memory for its masks; and takes such.
   bool needs_memory(const DeviceRouting& routing, StreamHandle stream) const;
   void give(DeviceRouting& routing, uint64_t* memory, StreamHandle stream) const;
-  // Zeros where a rank has nothing: what a sum or rows become for whoever reads all of them. Into
-  // other memory than a window.
-  void fill_out(kernels::TopkReduceLaunch sum, const DeviceCall& call);
+  // The top-k sum of a call that no path can do, for whoever reads all rows but padding: zeros
+  // where its routing, if any, says that this rank has nothing. Into other memory than a window.
+  void fill_out(const DevicePlan& plan, kernels::TopkReduceLaunch sum, const DeviceCall& call);
 
   // The paths for a plan, best first.
   std::vector<Candidate> explain(const DevicePlan& plan, const CallForm& form) const;
@@ -202,8 +202,10 @@ class DeviceEngine {
   void stage(const Plan& plan, const Source& source, std::byte* to, bool rows_missing,
              const DeviceCall& call);
   // Routings (staging_calls.cpp).
-  RouteMask mask_of(const DeviceCall& call);
-  kernels::RoutingView view_of(const DeviceCall& call, bool by_mask);
+  RouteMask mask_of(const Plan& plan, const DeviceCall& call);
+  kernels::RoutingView view_of(const DeviceCall& call, const RouteMask& route) const;
+  void leave_out_padding(const Plan& plan, const DeviceCall& call,
+                         kernels::TopkReduceLaunch& sum) const;
 
   int rank_;
   int world_;

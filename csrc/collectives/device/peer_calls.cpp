@@ -30,6 +30,22 @@ uint32_t fold(uint64_t hash, uint32_t tag) {
 
 }  // namespace
 
+kernels::RowShares shares_of(const Plan& plan, const int32_t* sizes, int64_t output_rows) {
+  kernels::RowShares shares;
+  if (sizes != nullptr) {
+    shares.sizes = sizes;
+    shares.padded_to = plan.padded_to;
+    shares.rows = plan.rows;
+    shares.output_rows = output_rows;
+    return shares;
+  }
+  for (size_t rank = 0; rank < plan.counts.size(); ++rank) {
+    shares.begins[rank] = plan.begins[rank];
+    shares.counts[rank] = plan.counts[rank];
+  }
+  return shares;
+}
+
 PeerKernels::PeerKernels(std::shared_ptr<Device> device, kernels::Fault* fault, int64_t deadline_ns)
     : device_(std::move(device)), fault_(fault), deadline_ns_(deadline_ns) {}
 
@@ -62,24 +78,14 @@ PeerCall PeerKernels::call(const Plan& plan, const PeerRows& rows, uint32_t tag)
                 .deadline_ns = static_cast<uint64_t>(deadline_ns_),
                 .rank = rank_,
                 .world = world_};
-  int64_t most = 0;
-  if (rows.sizes != nullptr) {
-    pull.shares.sizes = rows.sizes;
-    pull.shares.padded_to = rows.padded_to;
-    pull.shares.rows = plan.rows;
-    pull.shares.output_rows = rows.output_rows;
-  }
-  for (size_t rank = 0; rank < plan.counts.size(); ++rank) {
-    pull.shares.begins[rank] = plan.begins[rank];
-    pull.shares.counts[rank] = plan.counts[rank];
-    most = std::max(most, plan.counts[rank]);
-  }
+  pull.shares = shares_of(plan, rows.sizes, rows.output_rows);
   pull.mask = rows.route.mask;
   pull.mask_hash = rows.route.hash;
   pull.hidden = plan.hidden;
   pull.offset = rows.offset;
   pull.ordinal = rows.ordinal;
   pull.signature = fold(plan.signature, tag);
+  const int64_t most = *std::max_element(plan.counts.begin(), plan.counts.end());
   pull.blocks = kernels::peer_blocks(most, plan.hidden, blocks_);
   pull.type = plan.dtype;
   return call;

@@ -30,10 +30,12 @@ struct PeerRows {
   uint32_t ordinal = 0;            // of the window
   size_t offset = 0;               // in it; a multiple of kPeerAlignment
   const int32_t* sizes = nullptr;  // device memory, where the plan has none of its own
-  int64_t padded_to = 0;           // of those sizes; 0: packed
   int64_t output_rows = 0;         // that the output has room for
   RouteMask route = {};            // nothing in it: every row counts
 };
+
+// Which of a call's rows are whose, by the plan or by `sizes`, for at most kMaxPeers ranks.
+kernels::RowShares shares_of(const Plan& plan, const int32_t* sizes, int64_t output_rows);
 
 // Rows begin there, for the widest loads.
 constexpr size_t kPeerAlignment = 16;

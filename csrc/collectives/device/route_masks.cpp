@@ -1,5 +1,6 @@
 #include "collectives/device/route_masks.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -8,6 +9,12 @@ namespace symmoe {
 namespace {
 
 constexpr size_t kPlacesPerChunk = 4096;
+
+// Of sizes of the host.
+bool are_same(const kernels::RowShares& one, const kernels::RowShares& other) {
+  return std::ranges::equal(one.begins, other.begins) &&
+         std::ranges::equal(one.counts, other.counts);
+}
 
 uint64_t id_of(const CaptureState& capture) { return capture.active ? capture.id : 0; }
 
@@ -57,11 +64,12 @@ void DeviceRouting::give(uint64_t* memory, StreamHandle stream, const CaptureSta
 
 RouteMask DeviceRouting::mask(const Device& device, kernels::RouteMaskLaunch launch) {
   if (memory_ == nullptr) throw InvalidArgument("a routing has no memory for its masks");
-  if (!made_) {
+  if (!made_for_ || launch.shares.sizes != nullptr || !are_same(*made_for_, launch.shares)) {
     launch.mask = memory_;
     launch.hash = hash_;
+    made_for_.reset();
     device.route_mask(launch, stream_);
-    made_ = true;
+    if (launch.shares.sizes == nullptr) made_for_ = launch.shares;
   }
   return {memory_, hash_};
 }
@@ -71,7 +79,7 @@ void DeviceRouting::forget() {
   if (hash_ != nullptr && capture_ == 0) hashes_->give_back(hash_, stream_);
   hash_ = nullptr;
   memory_ = nullptr;
-  made_ = false;
+  made_for_.reset();
 }
 
 }  // namespace symmoe

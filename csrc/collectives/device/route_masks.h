@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "collectives/device/peer_calls.h"
@@ -52,8 +53,9 @@ class DeviceRouting {
   // until it gives other memory.
   void give(uint64_t* memory, StreamHandle stream, const CaptureState& capture);
 
-  // The mask, made now on the stream of the memory unless it was before. `launch` has everything
-  // but the outputs.
+  // The mask, made now on the stream of the memory, unless it was made before for the same rows of
+  // the same ranks. What sizes on the device will say nobody knows, so a mask of such is one
+  // call's. `launch` has everything but the outputs.
   RouteMask mask(const Device& device, kernels::RouteMaskLaunch launch);
 
   kernels::RouteMaskLaunch view;  // the caller's tensors; outputs are left out
@@ -65,8 +67,8 @@ class DeviceRouting {
   uint64_t* memory_ = nullptr;
   kernels::MaskHash* hash_ = nullptr;
   StreamHandle stream_ = nullptr;
-  uint64_t capture_ = 0;  // 0: outside of captures
-  bool made_ = false;
+  uint64_t capture_ = 0;                        // 0: outside of captures
+  std::optional<kernels::RowShares> made_for_;  // sizes of the host
 };
 
 }  // namespace symmoe

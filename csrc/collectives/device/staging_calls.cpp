@@ -40,7 +40,7 @@ void DeviceEngine::stage(const Plan& plan, const Source& source, std::byte* to, 
     return;
   }
   // Whole rows are there or not, whatever their slots were.
-  kernels::RoutingView view = view_of(call, true);
+  kernels::RoutingView view = view_of(call, mask_of(plan, call));
   view.ids = nullptr;
   device.fill(to, 0, plan.input_bytes(), call.stream);
   device.topk_reduce({.input = source.send,
@@ -56,20 +56,25 @@ void DeviceEngine::stage(const Plan& plan, const Source& source, std::byte* to, 
 }
 
 // The call's mask, made now unless an earlier call of this stream has made it.
-RouteMask DeviceEngine::mask_of(const DeviceCall& call) {
+RouteMask DeviceEngine::mask_of(const Plan& plan, const DeviceCall& call) {
   kernels::RouteMaskLaunch launch = call.routing->view;
   launch.fault = faults_.record();
   launch.world = world_;
+  if (plan.has_padding()) {
+    launch.shares = shares_of(plan, call.sizes, call.output_rows);
+  } else {  // then it does not matter whose they are, and any sizes have the same mask
+    launch.shares.counts[0] = plan.rows;
+  }
   return call.routing->mask(*parts_.device, launch);
 }
 
 // What a sum has to know of the call's routing: with a mask it leaves out what others hold, without
 // one it makes zeros of that.
-kernels::RoutingView DeviceEngine::view_of(const DeviceCall& call, bool by_mask) {
+kernels::RoutingView DeviceEngine::view_of(const DeviceCall& call, const RouteMask& route) const {
   const kernels::RouteMaskLaunch& view = call.routing->view;
   return {.ids = call.summed ? nullptr : view.ids,
           .expert_to_rank = view.expert_to_rank,
-          .mask = by_mask ? mask_of(call).mask : nullptr,
+          .mask = route.mask,
           .experts = view.experts,
           .rank = rank_,
           .ids_are_64bit = view.ids_are_64bit};

@@ -202,9 +202,10 @@ void DeviceEngine::send(const Plan& rows, const DevicePath& path, const Source& 
   PeerRows where{.ordinal = window.window.ordinal,
                  .offset = staged == nullptr ? source.offset : 0,
                  .sizes = call.sizes,
-                 .padded_to = rows.padded_to,
                  .output_rows = call.output_rows};
-  if (call.routing != nullptr && takes_routing(path.kind())) where.route = mask_of(call);
+  if (call.routing != nullptr && takes_routing(path.kind())) {
+    where.route = source.route.mask != nullptr ? source.route : mask_of(rows, call);
+  }
   PeerCall peers = kernels_.call(rows, where, static_cast<uint32_t>(path.kind()));
   peers.sum = source.sum;
   transfer.peers = &peers;

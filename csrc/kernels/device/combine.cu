@@ -34,7 +34,8 @@ __global__ void __launch_bounds__(kMaxBlockThreads, kPeerBlocksAtOnce)
   SYMMOE_SHARED(SlotTable<kTile<kSlots>>, table);
   if (!begin_call(problem.pull, call)) return;
   for (int rank = 0; rank < problem.pull.peers.world; ++rank) {
-    sum_units<Columns, kSlots>(problem, call.begin[rank], Units(call.count[rank], chunks), table);
+    sum_units<Columns, kSlots>(problem, call.shares.begin[rank],
+                               Units(call.shares.count[rank], chunks), table);
   }
   if (!meet_at_entry(problem.pull, call)) return;
   pull_share<typename Columns::OfOutput, AtOnce>(problem.pull, call, chunks);

@@ -48,6 +48,18 @@ struct RoutingView {
   bool ids_are_64bit = false;
 };
 
+// Which rows of every rank's window are whose. Rows of no rank, behind a rank's own or behind all,
+// are padding: they and what belongs to them (ids, an index) may hold anything.
+struct RowShares {
+  // Device memory [world]: rows of each rank; nullptr: begins and counts say it.
+  const int32_t* sizes = nullptr;
+  int64_t padded_to = 0;  // of `sizes`: rank r's rows begin at r * padded_to; 0: one after another
+  int64_t rows = 0;       // of `sizes`: the rows that the window holds
+  int64_t output_rows = 0;         // of `sizes`: the rows that the output holds
+  int64_t begins[kMaxPeers] = {};  // in order: no rank's is before that of the rank in front
+  int64_t counts[kMaxPeers] = {};
+};
+
 // The formula of kernels::TopkReduceArgs (kernels/cpu/kernels.h), to the same bits.
 struct TopkReduceLaunch {
   const void* input = nullptr;    // [tokens, slots, hidden]; with index: [pairs, hidden]
@@ -65,6 +77,9 @@ struct TopkReduceLaunch {
   DType output_type = DType::kBFloat16;
   DType weights_type = DType::kFloat32;  // fp32 or the input's
   bool index_is_64bit = false;
+  // Of `ranks` ranks; other tokens are neither read nor written. 0: every token is summed.
+  RowShares shares = {};
+  int ranks = 0;
   // A slot whose expert another rank holds, or nobody, is absent: its row, weight and index are not
   // read. A token without this rank's bit in the mask is not written.
   RoutingView routing = {};
@@ -100,14 +115,16 @@ struct MaskHash {
   uint32_t unused;
 };
 
-// mask[row]: bit r is set if rank r holds one of the row's experts. Ids below 0 or from `experts`
-// on are nobody's.
+// mask[row]: bit r is set if rank r holds one of the row's experts; 0 for rows of no rank, whose
+// ids are not read. Ids below 0 or from `experts` on are nobody's. With sizes that do not fit no
+// rank has rows: that is the pulling kernel's to report.
 struct RouteMaskLaunch {
   const void* ids = nullptr;                // [rows, slots]
   const int32_t* expert_to_rank = nullptr;  // [experts], each -1 (nobody) to world - 1
   uint64_t* mask = nullptr;                 // [rows]
   MaskHash* hash = nullptr;                 // of the masks and their order
   Fault* fault = nullptr;
+  RowShares shares = {};
   int64_t rows = 0;
   int64_t slots = 0;
   int64_t experts = 0;
@@ -127,17 +144,6 @@ struct PeerGroup {
   uint64_t deadline_ns = 0;  // for each wait
   int rank = 0;
   int world = 1;
-};
-
-// Which rows of every rank's window are whose.
-struct RowShares {
-  // Device memory [world]: rows of each rank; nullptr: begins and counts say it.
-  const int32_t* sizes = nullptr;
-  int64_t padded_to = 0;  // of `sizes`: rank r's rows begin at r * padded_to; 0: one after another
-  int64_t rows = 0;       // of `sizes`: the rows that the window holds
-  int64_t output_rows = 0;  // of `sizes`: the rows that the output holds
-  int64_t begins[kMaxPeers] = {};
-  int64_t counts[kMaxPeers] = {};
 };
 
 // output[i] = round(the sum of every rank's row begins[rank] + i, in rank order, in fp32), between
@@ -163,8 +169,8 @@ struct PullLaunch {
 
 // topk_reduce into the own window, and then pull_reduce, in one launch: each block sums slice i of
 // every rank's share and then pulls slice i of its own. `sum.output` is the own window at
-// `pull.offset`; sum.output_type, sum.hidden and the masks are those of `pull`. Rows that are
-// nobody's share are not summed.
+// `pull.offset`; sum.output_type, sum.hidden, the masks and, whatever `sum` says, the shares are
+// those of `pull`.
 struct CombineLaunch {
   TopkReduceLaunch sum = {};
   PullLaunch pull = {};

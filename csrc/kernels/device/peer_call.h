@@ -4,6 +4,7 @@
 #include "kernels/device/launch.h"
 #include "kernels/device/mixed.h"
 #include "kernels/device/report.h"
+#include "kernels/device/row_shares.h"
 
 // One block's part in a call of all ranks: whose rows are where, and the two times that it meets
 // the same block of every rank. See signal_page.h. Thread r deals with rank r; a block has at least
@@ -12,8 +13,7 @@ namespace symmoe::kernels::SYMMOE_PLATFORM {
 
 struct PeerCall {
   const char* rows[kMaxPeers];  // of each rank's window, as it has told at the entry
-  int64_t begin[kMaxPeers];     // first row of each rank's share
-  int64_t count[kMaxPeers];
+  ShareTable shares;
   int64_t pulled;    // rows of the own share: none if there is no room for them
   SignalPage* page;  // the own one
   uint32_t epoch;
@@ -26,31 +26,6 @@ SYMMOE_DEVICE SignalPage* page_of(const PeerGroup& peers, int rank) {
   return reinterpret_cast<SignalPage*>(memory + peers.page_offset);
 }
 
-// ---- shares ------------------------------------------------------------------------------------
-
-SYMMOE_DEVICE int64_t size_at(const RowShares& shares, int rank) {
-  return shares.sizes == nullptr ? shares.counts[rank] : dev::load<int32_t>(shares.sizes + rank);
-}
-
-SYMMOE_DEVICE int64_t begin_of(const RowShares& shares, int rank) {
-  if (shares.sizes == nullptr) return shares.begins[rank];
-  if (shares.padded_to > 0) return rank * shares.padded_to;
-  int64_t begin = 0;
-  for (int before = 0; before < rank; ++before) begin += size_at(shares, before);
-  return begin;
-}
-
-// Whether rank `rank`'s share lies where it may: the same answer on all ranks that have the same
-// sizes. Sizes of the host are the host's to check.
-SYMMOE_DEVICE bool fits(const PullLaunch& problem, int rank, int64_t begin, int64_t size) {
-  const RowShares& shares = problem.shares;
-  if (shares.sizes == nullptr) return true;
-  const int64_t limit = shares.padded_to > 0 ? shares.padded_to : shares.rows - begin;
-  if (size >= 0 && size <= limit) return true;
-  report(problem.peers.fault, Fault::kSizesWrong, rank, limit, size);
-  return false;
-}
-
 // Whether the output has room for the own share. That concerns nobody else: the peers get the rows
 // that this rank has for them.
 SYMMOE_DEVICE bool has_room(const PullLaunch& problem, int64_t size) {
@@ -59,8 +34,6 @@ SYMMOE_DEVICE bool has_room(const PullLaunch& problem, int64_t size) {
   report(problem.peers.fault, Fault::kSizesWrong, problem.peers.rank, shares.output_rows, size);
   return false;
 }
-
-// ---- the call ----------------------------------------------------------------------------------
 
 // Hash of the values that ranks were given on their devices, and must have in common.
 SYMMOE_DEVICE uint32_t hash_of_values(const PullLaunch& problem) {
@@ -77,14 +50,6 @@ SYMMOE_DEVICE uint32_t hash_of_values(const PullLaunch& problem) {
 // False if the ranks have parted before: then nothing is to be done.
 SYMMOE_DEVICE bool begin_call(const PullLaunch& problem, PeerCall& call) {
   const int rank = static_cast<int>(dev::thread());
-  bool right = true;
-  if (rank < problem.peers.world) {
-    call.begin[rank] = begin_of(problem.shares, rank);
-    call.count[rank] = size_at(problem.shares, rank);
-    right = fits(problem, rank, call.begin[rank], call.count[rank]);
-  }
-  const bool own = rank == problem.peers.rank;
-  if (own) call.pulled = right && has_room(problem, call.count[rank]) ? call.count[rank] : 0;
   if (rank == 0) {
     call.page = page_of(problem.peers, problem.peers.rank);
     call.epoch = dev::load<uint32_t>(&call.page->epoch[dev::block()]) + 1;
@@ -95,11 +60,11 @@ SYMMOE_DEVICE bool begin_call(const PullLaunch& problem, PeerCall& call) {
     }
   }
   // With one wrong size nobody has rows: the ranks meet, and no row is touched.
-  if (!dev::sync_block_and(right) && rank < problem.peers.world) {
-    call.count[rank] = 0;
-    if (own) call.pulled = 0;
+  read_shares(problem.shares, problem.peers.world, problem.peers.fault, call.shares);
+  if (rank == problem.peers.rank) {  // for behind the next barrier
+    const int64_t own = call.shares.count[rank];
+    call.pulled = has_room(problem, own) ? own : 0;
   }
-  dev::sync_block();
   return call.broken == 0;
 }
 

@@ -107,7 +107,7 @@ SYMMOE_DEVICE void pull_share(const PullLaunch& problem, const PeerCall& call, i
   constexpr int kPieces = AtOnce::kPieces;
   constexpr int kPerUnit = kPiecesPerUnit<Columns>;
   static_assert(kPieces % kPerUnit == 0);
-  const int64_t begin = call.begin[problem.peers.rank];
+  const int64_t begin = call.shares.begin[problem.peers.rank];
   const Units units(call.pulled, chunks);
   const uint32_t blocks = dev::blocks();
   SYMMOE_UNROLL_BY(1)

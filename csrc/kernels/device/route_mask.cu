@@ -1,6 +1,6 @@
 // Which ranks hold one of a row's experts: a bit each, computed once per batch from the ids that
 // all ranks have. One thread per row. With a hash of it all, by which ranks find out that theirs
-// differ.
+// differ; padding rows count in it as rows of nobody, whatever their ids.
 
 #include "kernels/device/dev.h"
 #include "kernels/device/expert_rank.h"
@@ -8,6 +8,7 @@
 #include "kernels/device/launch.h"
 #include "kernels/device/mixed.h"
 #include "kernels/device/report.h"
+#include "kernels/device/row_shares.h"
 
 namespace symmoe::kernels {
 namespace SYMMOE_PLATFORM {
@@ -45,11 +46,14 @@ SYMMOE_DEVICE void add_hash(MaskHash* hash, uint64_t of_block) {
 
 __global__ void __launch_bounds__(kMaskThreads) route_mask(const RouteMaskLaunch problem) {
   SYMMOE_SHARED(Partial, partial);
+  SYMMOE_SHARED(ShareTable, shares);
+  read_shares(problem.shares, problem.world, nullptr, shares);
+  ShareCursor cursor;
   const int64_t threads = int64_t{dev::blocks()} * dev::threads();
   uint64_t hash = 0;
   for (int64_t row = int64_t{dev::block()} * dev::threads() + dev::thread(); row < problem.rows;
        row += threads) {
-    const uint64_t mask = mask_of(problem, row);
+    const uint64_t mask = cursor.owns(shares, problem.world, row) ? mask_of(problem, row) : 0;
     dev::store(problem.mask + row, mask);
     hash += mixed_at(row, mask);
   }

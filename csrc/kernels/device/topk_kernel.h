@@ -4,6 +4,7 @@
 #include "kernels/device/dev.h"
 #include "kernels/device/grid.h"
 #include "kernels/device/launch.h"
+#include "kernels/device/row_shares.h"
 #include "kernels/device/slot_table.h"
 
 // Top-k sum: for every token, the weighted sum of its slots' rows, in slot order, in fp32, rounded
@@ -106,9 +107,13 @@ template <typename Columns, int kSlots>
 __global__ void __launch_bounds__(kMaxBlockThreads, Columns::kBlocksAtOnce)
     topk_reduce(const TopkReduceLaunch problem, const int chunks) {
   SYMMOE_SHARED(SlotTable<kTile<kSlots>>, table);
+  SYMMOE_SHARED(ShareTable, shares);
+  if (problem.ranks > 0) read_shares(problem.shares, problem.ranks, nullptr, shares);
+  ShareCursor cursor;
   const int64_t group = int64_t{dev::block() % chunks} * kGroups<kSlots>;
   for (int64_t token = dev::block() / chunks; token < problem.tokens;
        token += dev::blocks() / chunks) {
+    if (problem.ranks > 0 && !cursor.owns(shares, problem.ranks, token)) continue;
     if (writes(problem.routing, token)) sum_token<Columns, kSlots>(problem, token, group, table);
   }
 }

@@ -207,10 +207,7 @@ class DeviceGroup(DeviceArguments):
             self._require_host_sizes(layout)
             window = self._place.empty((terms.tokens, terms.hidden), terms.dtype, handle)
             terms_in_window = topk.core_arguments(terms, window.data_ptr(), code)
-            if routing is not None:  # with zeros for what this rank does not hold
-                self._core.fill_out(terms_in_window, call)
-            elif terms.tokens:
-                self._core.topk_reduce(*terms_in_window, handle)
+            self._core.fill_out(layout.device_plan, terms_in_window, call)
         for tensor in (expert_out, topk_weights, index):
             if tensor is not None:
                 self._place.keep(handle, tensor)
@@ -357,7 +354,9 @@ class DeviceGroup(DeviceArguments):
             self._where[layout.operation], tensor, None, None, None, self._place
         )
         numbers = (*call[:4], True, *call[5:])
-        self._core.fill_out(topk.core_arguments(terms, whole.data_ptr(), code), numbers)
+        assert layout.device_plan is not None
+        numbers_of_sum = topk.core_arguments(terms, whole.data_ptr(), code)
+        self._core.fill_out(layout.device_plan, numbers_of_sum, numbers)
         self._place.keep(stream, tensor, whole)
         return whole
 

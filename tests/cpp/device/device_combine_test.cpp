@@ -27,6 +27,7 @@ class Combined {
       : case_(given),
         peers_(given.world, given.shares.rows() * row_bytes()),
         routed_(given.shares.rows(), given.slots, 4 * given.world, given.world, false, random) {
+    routed_.share(given.shares, 0);
     routed_.check(1);
     for (int rank = 0; rank < case_.world; ++rank) {
       TopkReduceLaunch shape;

@@ -175,6 +175,14 @@ struct Shares {
     const int world = static_cast<int>(sizes.size());
     return slack + (padded_to > 0 ? world * padded_to : begin(world - 1) + count(world - 1));
   }
+  // Which rows are some rank's.
+  std::vector<bool> owned() const {
+    std::vector<bool> owned(static_cast<size_t>(rows()));
+    for (int rank = 0; rank < static_cast<int>(sizes.size()); ++rank) {
+      std::fill_n(owned.begin() + begin(rank), count(rank), true);
+    }
+    return owned;
+  }
   int64_t most() const { return *std::max_element(sizes.begin(), sizes.end()); }
 
   RowShares for_kernel(int rank) const {

@@ -11,11 +11,16 @@ struct Routed {
   Bytes ids;
   std::vector<int32_t> expert_to_rank;
   std::vector<uint64_t> masks;
+  std::vector<bool> owned;  // rows that are not padding; all at first
+  std::vector<int32_t> sizes;
   MaskHash hash{};
   Fault fault{};
 
   Routed(int64_t rows, int64_t slots, int64_t experts, int world, bool wide, std::mt19937& random)
-      : ids(rows * slots * (wide ? 8 : 4)), masks(static_cast<size_t>(rows), ~uint64_t{0}) {
+      : ids(rows * slots * (wide ? 8 : 4)),
+        masks(static_cast<size_t>(rows), ~uint64_t{0}),
+        owned(static_cast<size_t>(rows), true) {
+    launch.shares.counts[0] = rows;
     launch.rows = rows;
     launch.slots = slots;
     launch.experts = experts;
@@ -30,6 +35,14 @@ struct Routed {
       // Padding of either kind among them.
       set_id(i, static_cast<int64_t>(random() % static_cast<uint32_t>(experts + 4)) - 2);
     }
+  }
+
+  // Of the kernel, that of a rank.
+  void share(const Shares& shares, int rank) {
+    sizes = shares.sizes;
+    launch.shares = shares.for_kernel(rank);
+    if (launch.shares.sizes != nullptr) launch.shares.sizes = sizes.data();
+    owned = shares.owned();
   }
 
   void set_id(int64_t position, int64_t id) const {
@@ -53,6 +66,7 @@ struct Routed {
 
   uint64_t wanted(int64_t row) const {
     uint64_t mask = 0;
+    if (!owned[static_cast<size_t>(row)]) return mask;
     for (int64_t slot = 0; slot < launch.slots; ++slot) {
       const int64_t expert = id(row * launch.slots + slot);
       if (expert < 0 || expert >= launch.experts) continue;
@@ -85,7 +99,12 @@ struct Routed {
     launch.mask = masks.data();
     launch.hash = &hash;
     Declared declared;
-    declared.add(ids.data(), ids.size(), emulator::Permission::kRead);
+    const int64_t row_bytes = launch.slots * (launch.ids_are_64bit ? 8 : 4);
+    for (int64_t row = 0; row < launch.rows; ++row) {
+      if (!owned[static_cast<size_t>(row)]) continue;
+      declared.add(ids.data() + row * row_bytes, row_bytes, emulator::Permission::kRead);
+    }
+    declared.add(sizes.data(), static_cast<int64_t>(sizes.size()) * 4, emulator::Permission::kRead);
     declared.add(expert_to_rank.data(), launch.experts * 4, emulator::Permission::kRead);
     declared.add(masks.data(), launch.rows * 8, emulator::Permission::kWrite);
     declared.add(&hash, sizeof hash, emulator::Permission::kWrite);

@@ -3,6 +3,7 @@
 // The top-k kernel's own source without one of its two barriers: SYMMOE_WITHOUT_BARRIER is 0 for
 // the one before the table of slots is written, 1 for the one before it is read.
 
+#include "kernels/device/row_shares.h"  // whose barriers do not count
 #include "one_kernel.h"
 
 #if defined(SYMMOE_PLANT)
