@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from symmoe import _core
 from symmoe.bench import path_model
-from symmoe.bench.device.limit import GpuRates
+from symmoe.bench.device.limit import GpuRates, rates_of
 from symmoe.bench.path_model import Link, Work, errors, fit, fit_line, predict_us
 from symmoe.bench.published import MEBI, PUBLISHED
 
@@ -68,6 +69,48 @@ def test_the_fit_is_that_of_the_published_rows() -> None:
     # No link does more than its maker says.
     assert links["H100"].rate < 450e3
     assert links["B200"].rate < 900e3
+
+
+MAJORS = {"H100": 9, "B200": 10}
+
+
+@pytest.mark.parametrize("machine", MAJORS)
+def test_groups_choose_by_the_fitted_constants(machine: str) -> None:
+    costs, link = _core.device_costs(MAJORS[machine]), fit()[machine]
+    assert costs["start_us"] == pytest.approx(link.start_us, abs=0.06)
+    assert costs["link_bytes_per_us"] == pytest.approx(link.rate, rel=0.005)
+    assert costs["copy_us"] == pytest.approx(link.copy_us, abs=0.06)
+    rates = rates_of(machine)
+    assert rates is not None
+    assert costs["memory_bytes_per_us"] == pytest.approx(rates.memory * 1e3)
+
+
+@pytest.mark.parametrize("major", MAJORS.values())
+@pytest.mark.parametrize("path", ["direct", "pull", "fused", "routed"])
+def test_groups_choose_by_the_same_formulas(path: str, major: int) -> None:
+    costs = _core.device_costs(major)
+    link = Link(costs["start_us"], costs["link_bytes_per_us"], copy_us=costs["copy_us"])
+    rates = GpuRates(0.0, costs["memory_bytes_per_us"] / 1e3)
+    for ranks in (2, 8):
+        for own in (1 << 12, 1 << 26):
+            for with_sum in (False, True):
+                expected = predict_us(path, Work(ranks, own * ranks, 4, with_sum), link, rates)
+                if expected is None:
+                    continue
+                found = _core.predicted_us(path, major, ranks, own, 4, with_sum, path == "routed")
+                assert found == pytest.approx(expected)
+
+
+def test_a_ring_takes_longer_by_its_hops() -> None:
+    rows = {(r.path, r.nbytes): r for r in PUBLISHED if r.machine == "H100"}
+    longer = [
+        (row.time_us - rows["direct", nbytes].time_us) / row.ranks
+        for (path, nbytes), row in rows.items()
+        if path == "ring"
+    ]
+    hop = _core.predicted_us("plain", 9, 8, 1 << 18, 0, False, False)
+    hop -= _core.predicted_us("direct", 9, 8, 1 << 18, 0, False, False)
+    assert hop / 8 == pytest.approx(statistics.median(longer), abs=0.06)
 
 
 def test_the_error_is_of_all_direct_and_staged_rows() -> None:

@@ -11,6 +11,7 @@
 
 #include "bindings/bindings.h"
 #include "collectives/device/caller.h"
+#include "collectives/device/cost_model.h"
 #include "collectives/device/faults.h"
 #include "runtime/nccl/capabilities.h"
 #include "runtime/nccl/library.h"
@@ -85,6 +86,34 @@ class LoneDevice {
   Faults faults_;
 };
 
+py::dict costs_of(int major) {
+  const LinkRates rates = rates_of(major);
+  py::dict costs;
+  costs["start_us"] = rates.start_us;
+  costs["link_bytes_per_us"] = rates.link_bytes_per_us;
+  costs["memory_bytes_per_us"] = rates.memory_bytes_per_us;
+  costs["launch_us"] = kLaunchUs;
+  costs["copy_us"] = kCopyUs;
+  costs["fused_memory_share"] = kFusedMemoryShare;
+  return costs;
+}
+
+// Of equally many rows of each rank.
+double predict(const std::string& path, int major, int world, size_t bytes, int slots,
+               bool from_sum, bool routed) {
+  for (int number = 0; number < kPathKinds; ++number) {
+    const auto kind = static_cast<PathKind>(number);
+    if (path != path_of(kind).name()) continue;
+    return predicted_us(kind,
+                        {.world = world,
+                         .bytes = bytes,
+                         .total_bytes = bytes * static_cast<size_t>(world),
+                         .form = {.from_sum = from_sum, .routed = routed, .slots = slots}},
+                        rates_of(major));
+  }
+  throw InvalidArgument("there is no path " + path);
+}
+
 }  // namespace
 
 void bind_device(py::module_& module) {
@@ -114,6 +143,9 @@ void bind_device(py::module_& module) {
              const py::gil_scoped_release release;
              self.topk_reduce(launch, stream_from(stream));
            });
+  module.def("device_costs", &costs_of, py::arg("major"));
+  module.def("predicted_us", &predict, py::arg("path"), py::arg("major"), py::arg("world"),
+             py::arg("bytes"), py::arg("slots"), py::arg("from_sum"), py::arg("routed"));
   module.def(
       "nccl_description",
       [](const std::string& setting, const std::vector<std::string>& wheels, bool allow_unsafe) {

@@ -1,6 +1,7 @@
 // The choice of a path: a pure function of facts that are equal on all ranks.
 #include "collectives/device/selector.h"
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -132,12 +133,12 @@ TEST(each_call_has_its_path_of_nccl) {
   CHECK_EQ(chosen(kNothing, kAnyOrder, nothing), "local");
 }
 
-// Few bytes: an own kernel has less to start. Many: NCCL's have the whole link.
-TEST(own_kernels_serve_small_messages_and_what_nccl_cannot) {
+// Nobody has timed them: they count as much as NCCL's, which come first where both can.
+TEST(own_kernels_serve_what_nccl_cannot) {
   const Resources all = everything();
   const Plan small = even_plan(8, 16);
   const Plan large = even_plan(8, 16384);
-  CHECK_EQ(chosen(small, kAnyOrder, all), "pull");
+  CHECK_EQ(chosen(small, kAnyOrder, all), "direct");
   CHECK_EQ(chosen(small, kInOrder, all), "pull");
   CHECK_EQ(chosen(large, kAnyOrder, all), "direct");
   CHECK_EQ(chosen(large, kInOrder, all), "pull");  // rows unreduced in scratch cost more
@@ -287,11 +288,34 @@ TEST(predictions_are_plausible) {
     const double direct = predicted_us(PathKind::kDirect, problem, hopper);
     CHECK(direct < predicted_us(PathKind::kPlain, problem, hopper));
     CHECK(direct < predicted_us(PathKind::kOrdered, problem, hopper));
-    CHECK(predicted_us(PathKind::kDirect, problem, blackwell) < direct);
+    // Start included: Blackwell's published figures are of whole calls, Hopper's of the kernel.
+    const double start = blackwell.start_us - hopper.start_us;
+    CHECK(predicted_us(PathKind::kDirect, problem, blackwell) - start < direct);
+    CHECK_EQ(predicted_us(PathKind::kPull, problem, hopper), direct);
     const Problem larger = problem_of(
         plan_of(Plan::Kind::kReduceScatter, {rows + 1, rows + 1, rows + 1, rows + 1}), {});
     CHECK(predicted_us(PathKind::kDirect, larger, hopper) > direct);
   }
+}
+
+// By hand: 4 ranks, 1 MB each, of which 3 come over the link; 2 experts per token.
+TEST(predictions_are_the_formulas_of_the_documents) {
+  const LinkRates rates{
+      .start_us = 10.0, .link_bytes_per_us = 1000.0, .memory_bytes_per_us = 10'000.0};
+  Problem problem{.world = 4, .bytes = 1'000'000, .total_bytes = 4'000'000};
+  const auto us = [&](PathKind kind) { return predicted_us(kind, problem, rates); };
+  const auto near = [](double one, double other) { return std::abs(one - other) < 1e-6; };
+  CHECK(near(us(PathKind::kLocal), 200.0));
+  CHECK(near(us(PathKind::kDirect), 3010.0));
+  CHECK(near(us(PathKind::kPull), 3010.0));
+  problem.form = {.from_sum = true, .slots = 2};
+  CHECK(near(us(PathKind::kPull), 3010.0 + kLaunchUs + 400.0 * 1.5));
+  CHECK(near(us(PathKind::kFused), 3010.0 + 2 * 400.0 * 1.5));
+  problem.form.routed = true;
+  const double share = 1.0 - 0.75 * 0.75;
+  CHECK(near(us(PathKind::kRouted), 10.0 + 3000.0 * share + 2 * kLaunchUs + 400.0 * (0.5 + share)));
+  problem = {.world = 1, .bytes = 16, .total_bytes = 16};
+  CHECK(near(us(PathKind::kLocal), kCopyUs));
 }
 
 TEST(candidates_come_best_first) {

@@ -8,62 +8,49 @@ namespace {
 
 constexpr int kBlackwell = 10;
 
-// Start, barriers and end of one collective.
-constexpr double kSymmetricUs = 9.0;  // NCCL's symmetric kernels, 8 ranks, smallest sizes
-constexpr double kRingStepUs = 2.2;   // per hop of a ring
-constexpr double kLaunchUs = 3.0;     // one more kernel in the stream
-constexpr double kCopyEngineUs = 4.0;
-constexpr double kBarrierUs = 2.0;  // of an own kernel: flags to all peers and back
-
-// A fused kernel makes the sum with the few blocks that may wait for peers.
-constexpr double kFusedMemoryShare = 0.5;
+// Per hop of a ring: what NCCL's ordinary kernel takes longer than the symmetric one, as published
+// for 8 GPUs.
+constexpr double kRingStepUs = 1.5;
 
 double local_us(const Problem& problem, const LinkRates& rates) {
-  return kCopyEngineUs + 2.0 * static_cast<double>(problem.bytes) / rates.memory_bytes_per_us;
+  return std::max(kCopyUs, 2.0 * static_cast<double>(problem.bytes) / rates.memory_bytes_per_us);
 }
 
 // Every path pulls the own rows of all peers; the memory reads all rows and writes the own ones.
 // `share` of the rows of others matter.
-double transfer_us(const Problem& problem, double link, double memory, double share) {
+double transfer_us(const Problem& problem, const LinkRates& rates, double share) {
   const double pulled = static_cast<double>(problem.bytes) * (problem.world - 1) * share;
   const double touched =
       static_cast<double>(problem.total_bytes) * share + static_cast<double>(problem.bytes);
-  return std::max(pulled / link, touched / memory);
+  return std::max(pulled / rates.link_bytes_per_us, touched / rates.memory_bytes_per_us);
 }
 
 // The top-k sum in front: what it reads of the experts here, and `share` of the rows written.
 double sum_bytes(const Problem& problem, double share) {
-  const double here = std::max(1.0, static_cast<double>(problem.form.slots) / problem.world);
+  const double here = static_cast<double>(problem.form.slots) / problem.world;
   return static_cast<double>(problem.total_bytes) * (here + share);
 }
 
-double pull_us(const Problem& problem, const LinkRates& rates, double share) {
-  return kLaunchUs + 2.0 * kBarrierUs +
-         transfer_us(problem, rates.own_link_bytes_per_us, rates.memory_bytes_per_us, share);
-}
-
 double collective_us(PathKind kind, const Problem& problem, const LinkRates& rates) {
-  const double moved =
-      transfer_us(problem, rates.link_bytes_per_us, rates.memory_bytes_per_us, 1.0);
+  const double dense = rates.start_us + transfer_us(problem, rates, 1.0);
   const double ring = kRingStepUs * problem.world;
   switch (kind) {
     case PathKind::kLocal:
       return local_us(problem, rates);
     case PathKind::kDirect:
-      return kSymmetricUs + moved;
+    case PathKind::kPull:
+      return dense;
     case PathKind::kPlain:
-      return kSymmetricUs + ring + moved;
+      return dense + ring;
     case PathKind::kGrouped:  // every root's reduce is a ring of its own
-      return kSymmetricUs + ring * problem.world / 2.0 + moved;
+      return dense + ring * problem.world / 2.0;
     case PathKind::kOrdered: {  // the rows lie in scratch in between
       const auto scratch = static_cast<double>(problem.bytes) * problem.world;
-      return kSymmetricUs + kLaunchUs + moved + 2.0 * scratch / rates.memory_bytes_per_us;
+      return dense + kLaunchUs + 2.0 * scratch / rates.memory_bytes_per_us;
     }
-    case PathKind::kPull:
-      return pull_us(problem, rates, 1.0);
     case PathKind::kRouted:
     case PathKind::kFused:
-      return pull_us(problem, rates, present_share(problem));
+      return rates.start_us + transfer_us(problem, rates, present_share(problem));
   }
   return 0.0;
 }
@@ -89,8 +76,7 @@ double preparation_us(PathKind kind, const Problem& problem, const LinkRates& ra
 
 LinkRates rates_of(int major) {
   if (major >= kBlackwell) {
-    return {
-        .link_bytes_per_us = 720e3, .own_link_bytes_per_us = 600e3, .memory_bytes_per_us = 8.0e6};
+    return {.start_us = 10.3, .link_bytes_per_us = 650e3, .memory_bytes_per_us = 8.0e6};
   }
   return {};
 }

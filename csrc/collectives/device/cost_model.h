@@ -5,15 +5,23 @@
 
 namespace symmoe {
 
-// What a device can do, in round numbers. The same on all ranks: they agree on it at the start.
+// What a device can do. Start and link are fitted to what others have published of NCCL's symmetric
+// kernels (python/symmoe/bench/path_model.py does that, and a test compares); own kernels, which
+// have the same barriers and read the same bytes, are assumed to do as well. The same on all ranks:
+// they agree on the kind of device at the start.
 struct LinkRates {
-  double link_bytes_per_us = 360e3;      // NVLink, per direction, as NCCL attains it
-  double own_link_bytes_per_us = 300e3;  // as few blocks of an own kernel do
-  double memory_bytes_per_us = 3.3e6;    // the device's own
+  double start_us = 4.8;                // of a collective without bytes
+  double link_bytes_per_us = 307e3;     // NVLink, in one direction
+  double memory_bytes_per_us = 3.35e6;  // the device's own, by its maker
 };
 
 // For a compute capability: 9 is Hopper, 10 Blackwell.
 LinkRates rates_of(int major);
+
+constexpr double kLaunchUs = 3.0;  // one more kernel in the stream: an assumption
+constexpr double kCopyUs = 3.4;    // a copy at least: published
+// A fused kernel makes the sum with the few blocks that may wait for peers: an assumption.
+constexpr double kFusedMemoryShare = 0.5;
 
 // The share of the rows that a rank holds something of, if experts are chosen evenly; 1 unless the
 // call is routed.

@@ -31,7 +31,7 @@ struct Problem {
   size_t total_bytes = 0;     // of all ranks' rows, padding included
   bool even = true;           // every rank has equally many rows, without padding
   bool device_sizes = false;  // how many rows each rank has is only known on the device
-  CallForm form;
+  CallForm form = {};
 };
 
 Problem problem_of(const Plan& plan, const CallForm& form);

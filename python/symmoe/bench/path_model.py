@@ -15,7 +15,8 @@ The top-k sum in front of the others takes t_launch + S (k / N + 1) / W: under e
 rank holds k / N of a token's rows on average. In front of routed it writes p S only.
 
 B and t_start are fitted, W is the maker's figure (`device.limit`), t_launch is an assumption. A
-path that nobody has published stays a guess.
+path that nobody has published stays a guess. Groups of GPUs choose their paths by the same
+formulas, and by the constants of H100 and B200 (csrc/collectives/device/cost_model.h).
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from .. import _core
 from .device.limit import GpuRates, rates_of
 from .published import PUBLISHED, Published
 
-LAUNCH_US = 3.0
-FUSED_MEMORY_SHARE = 0.5
+# Assumptions of the core's own model, by which groups choose paths.
+_CORE = _core.device_costs(0)
+LAUNCH_US = _CORE["launch_us"]
+FUSED_MEMORY_SHARE = _CORE["fused_memory_share"]
 
 PATHS = ("staged", "direct", "pull", "fused", "routed")
 
@@ -176,8 +180,10 @@ def fit(rows: Sequence[Published] = PUBLISHED) -> dict[str, Link]:
     """Constants for each machine of the published rows."""
     links = {machine: _line_of(rows, machine) for machine in ("H100", "B200")}
     links["GB200"] = _engine_link(rows, links["B200"].start_us)
-    # The copies of one Blackwell are those of the other.
-    links["B200"] = Link(links["B200"].start_us, links["B200"].rate, 0.0, links["GB200"].copy_us)
+    # Nobody has published copies of the others.
+    for machine in ("H100", "B200"):
+        line = links[machine]
+        links[machine] = Link(line.start_us, line.rate, 0.0, links["GB200"].copy_us)
     return links
 
 
