@@ -12,8 +12,11 @@ import pytest
 import torch
 
 from symmoe.bench.device.limit import GpuRates, limit_us, rates_of
+from symmoe.bench.device.paths import WAYS
 from symmoe.bench.device.processes import seat_of
+from symmoe.bench.device.report import problem_of
 from symmoe.bench.problem import Problem
+from symmoe.bench.routes import dense_traffic, routed_traffic
 
 ROOT = Path(__file__).resolve().parent.parent
 NO_MEANING = "# *emulated: no GPU was used, times mean nothing"
@@ -78,6 +81,48 @@ def test_chosen_ways(tmp_path: Path) -> None:
     rows = json.loads(file.read_text())["rows"]
     assert {row["way"] for row in rows} == {"pull", "fused"}
     assert all(row["wrong"] == 0 for row in rows)
+
+
+@pytest.mark.multi
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_routed_beside_all_ways(tmp_path: Path, ranks: int) -> None:
+    file = tmp_path / "bench.json"
+    done = bench(
+        *("emulated", "--paths", "all", "--topk", "1", "--json", str(file)),
+        *("--ranks", str(ranks), "--hidden", "40", "--sizes", "2K"),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads(file.read_text())["rows"]
+    assert {row["way"] for row in rows if row["mode"] == "combine"} == set(WAYS)
+    assert {row["way"] for row in rows if row["mode"] == "collective"} == set(WAYS) - {"fused"}
+    for row in rows:
+        assert row["wrong"] == 0
+        assert row["experts"] == 128
+        problem = problem_of(row)
+        assert row["dense_bytes"] == dense_traffic(problem).rows * 40 * 2
+        moved = routed_traffic(problem) if row["way"] == "routed" else dense_traffic(problem)
+        assert row["bytes_moved"] == moved.rows * 40 * 2
+        if row["way"] == "routed":  # of a token with one expert, one rank has the row
+            assert moved.read == row["tokens"] * ranks
+
+
+def test_routed_is_asked_for() -> None:
+    done = bench("emulated", "--paths", "routed", "--topk", "129")
+    assert done.returncode == 2
+    assert "at most 128 where routed takes part" in done.stderr
+
+
+def test_the_limit_of_a_routing() -> None:
+    rates = GpuRates(450.0, 3350.0)
+    problem = Problem("combine", 8, "bf16", 2048, 1024, 1, experts=128)
+    traffic = routed_traffic(problem)
+    assert traffic.read == 8 * 2048
+    whole, dense = 8 * 2048 * 1024 * 2, limit_us(problem, rates, 5.0)
+    # A row of each token on one of eight ranks: an eighth of the link, and of the sum's writing.
+    link, summed = whole * 7 / 8 / 450.0 / 1e3, whole / 3350.0 / 1e3
+    assert dense == pytest.approx(5.0 + link + summed * (1 / 8 + 1))
+    routed = limit_us(problem, rates, 5.0, traffic=traffic)
+    assert routed == pytest.approx(5.0 + link / 8 + summed * (1 / 8 + 1 / 8))
 
 
 @pytest.mark.multi

@@ -9,7 +9,7 @@ import sys
 from ..arguments import DEVICE_HIDDEN, DEVICE_SIZES, DEVICE_TOPK, integers, split
 from ..errors import BenchError
 from ..machine import describe_machine
-from ..problem import ELEMENT_BYTES, Problem, parse_size
+from ..problem import ELEMENT_BYTES, PLAIN_EXPERTS, Problem, parse_size
 from . import processes, report
 from .measure import Effort, Measured
 from .measure import run as run_rank
@@ -47,6 +47,10 @@ def make_problems(arguments: argparse.Namespace) -> list[Problem]:
     for dtype in dtypes:
         if dtype not in ELEMENT_BYTES:
             raise BenchError(f"--dtype {dtype}: one of {', '.join(ELEMENT_BYTES)}")
+    # As on the CPU: where routed takes part, all ways start from experts spread over the ranks.
+    experts = PLAIN_EXPERTS if "routed" in make_ways(arguments) else 0
+    if experts and (arguments.topk or 1) > experts:
+        raise BenchError(f"--topk {arguments.topk}: at most {experts} where routed takes part")
     sizes = [parse_size(size) for size in split(arguments.sizes or DEVICE_SIZES[device])]
     topk = arguments.topk or DEVICE_TOPK[device]
     problems = []
@@ -56,19 +60,21 @@ def make_problems(arguments: argparse.Namespace) -> list[Problem]:
                 for size in sizes:
                     tokens = max(1, round(size / hidden / ELEMENT_BYTES[dtype]))
                     slots = topk if mode == "combine" else 1
-                    problems.append(Problem(mode, 0, dtype, tokens, hidden, slots))
+                    problems.append(Problem(mode, 0, dtype, tokens, hidden, slots, experts=experts))
     return problems
 
 
 def make_ways(arguments: argparse.Namespace) -> list[str]:
-    """Names of the ways to be timed; empty: all.
+    """Names of the ways to be timed. Routed is among them where it is asked for, or all are.
 
     Raises:
         BenchError: There is no such way.
     """
-    names = split(arguments.paths or "all")
+    if arguments.paths is None:
+        return [way for way in WAYS if way != "routed"]
+    names = split(arguments.paths)
     if names == ["all"]:
-        return []
+        return list(WAYS)
     for name in names:
         if name not in WAYS:
             raise BenchError(f"--paths {name}: all, or some of {', '.join(WAYS)}")

@@ -14,7 +14,15 @@ import torch.distributed as dist
 from symmoe import _core
 from symmoe.device.group import DeviceGroup
 
-from ..pattern import DTYPES, count_wrong, expected, fill_experts, fill_rows, make_weights
+from ..pattern import (
+    DTYPES,
+    count_wrong,
+    expected,
+    fill_experts,
+    fill_rows,
+    make_pairs,
+    make_weights,
+)
 from ..problem import Problem
 from .machine import Machine, Work, make
 from .paths import NCCL_PATHS, OWN_PATHS, Inputs, Way, all_ways
@@ -153,10 +161,13 @@ def make_inputs(problem: Problem, rank: int, device: torch.device) -> Inputs:
         rows = torch.empty(problem.rows, problem.hidden, dtype=dtype)
         fill_rows(rows, problem, rank, SEED)
         return Inputs(problem, rows.to(device), None, None)
+    weights = make_weights(problem, rank).to(device)
+    if problem.experts:
+        pairs, index = make_pairs(problem, rank, SEED)
+        return Inputs(problem, None, pairs.to(device), weights, index.to(device))
     experts = torch.empty(problem.rows, problem.topk, problem.hidden, dtype=dtype)
     fill_experts(experts, problem, rank, SEED)
-    weights = make_weights(problem, rank)
-    return Inputs(problem, None, experts.to(device), weights.to(device))
+    return Inputs(problem, None, experts.to(device), weights)
 
 
 class _Contest:
@@ -234,7 +245,7 @@ def run(
     device: str,
     problems: list[dict[str, Any]],
     effort: Effort,
-    chosen: Sequence[str] = (),
+    chosen: Sequence[str],
 ) -> Measured:
     """The whole of one process. Collective; rank 0's result counts.
 
@@ -243,18 +254,14 @@ def run(
         device: "cuda" or "emulated".
         problems: As Problem.to_json gives them; their ranks are those that there are.
         effort: How much is measured.
-        chosen: Names of the ways to measure; empty: all.
+        chosen: Names of the ways to measure.
     """
     machine = make(device, seat)
     found = Measured(sharing=seat.sharing)
     group = machine.init(windows=True, paths=NCCL_PATHS)
     plain = machine.init(windows=False, paths=NCCL_PATHS)
-    own = {
-        path: machine.init(windows=True, paths=(path,))
-        for path in OWN_PATHS
-        if not chosen or path in chosen
-    }
-    ways = [way for way in all_ways(machine, group, plain, own) if not chosen or way.name in chosen]
+    own = {path: machine.init(windows=True, paths=(path,)) for path in OWN_PATHS if path in chosen}
+    ways = [way for way in all_ways(machine, group, plain, own) if way.name in chosen]
     try:
         found.facts = group.describe()
         found.refusals = {way.name: reason for way in ways if (reason := way.unsupported())}

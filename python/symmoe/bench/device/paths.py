@@ -6,17 +6,19 @@ from abc import ABC, abstractmethod
 
 import torch
 
+import symmoe
 from symmoe import topk
 from symmoe.device.group import DeviceGroup
 from symmoe.plans import WINDOW_TYPES
 
-from ..pattern import DTYPES
+from ..pattern import DTYPES, has_rows
 from ..problem import Problem
+from ..routes import route_of
 from . import raw_nccl
 from .machine import Machine
 
 NCCL_PATHS = ("direct", "plain", "grouped", "ordered")
-OWN_PATHS = ("pull", "fused")
+OWN_PATHS = ("pull", "fused", "routed")
 WAYS = ("direct", *OWN_PATHS, "staged", "plain", "double")
 _READER = {"direct": "no_direct"}  # where a group says why a path cannot read its windows
 
@@ -29,6 +31,8 @@ class Inputs:
         rows: Partial rows [rows, hidden], never written by a call; None in mode combine.
         experts: Expert output [rows, topk, hidden]; None in mode collective.
         weights: [rows, topk]; None in mode collective.
+        index: [rows, topk] where the problem's experts are spread over the ranks: then `experts` is
+            [pairs, hidden], and -1 are slots of other ranks.
     """
 
     def __init__(
@@ -37,11 +41,13 @@ class Inputs:
         rows: torch.Tensor | None,
         experts: torch.Tensor | None,
         weights: torch.Tensor | None,
+        index: torch.Tensor | None = None,
     ) -> None:
         self.problem = problem
         self.rows = rows
         self.experts = experts
         self.weights = weights
+        self.index = index
 
 
 class Way(ABC):
@@ -135,7 +141,48 @@ class FromWindow(Way):
         if self.inputs.experts is None:
             self._group.reduce_scatter(self._window(), self.out)
         else:
-            self._group.combine(self.inputs.experts, self.inputs.weights, out=self.out)
+            inputs = self.inputs
+            self._group.combine(inputs.experts, inputs.weights, index=inputs.index, out=self.out)
+
+
+class Routed(FromWindow):
+    """The same with a routing: rows without an expert here are neither written nor read.
+
+    Each call brings a routing of its own, as each layer of a model does: the kernel that makes its
+    masks belongs to what is timed.
+    """
+
+    def __init__(self, machine: Machine, group: DeviceGroup) -> None:
+        super().__init__(machine, group, "routed")
+
+    def serves(self, problem: Problem) -> bool:
+        """Needs experts that are spread over the ranks."""
+        return bool(problem.experts)
+
+    def allocate(self, inputs: Inputs) -> None:
+        """The window, and ids on the device; rows that nobody may read are NaN."""
+        super().allocate(inputs)
+        route = route_of(inputs.problem)
+        self._ids = route.ids.to(self.machine.device)
+        self._ranks = route.expert_to_rank.to(self.machine.device)
+        if inputs.rows is not None:
+            self._rows = inputs.rows.clone()
+            missing = ~has_rows(inputs.problem, self.machine.seat.rank)
+            self._rows[missing.to(self._rows.device)] = float("nan")
+
+    def rewrite(self) -> None:
+        """Into the window."""
+        self.machine.copy(self._window(), self._rows)
+
+    def call(self) -> None:
+        """One launch more, for the masks."""
+        inputs, routing = self.inputs, symmoe.Routing(self._ids, expert_to_rank=self._ranks)
+        if inputs.experts is None:
+            self._group.reduce_scatter(self._window(), self.out, routing=routing)
+        else:
+            self._group.combine(
+                inputs.experts, inputs.weights, index=inputs.index, out=self.out, routing=routing
+            )
 
 
 class FromPrivateMemory(Way):
@@ -244,7 +291,9 @@ def topk_sum(group: DeviceGroup, inputs: Inputs, target: torch.Tensor, stream: i
     """Queues the top-k sum of the expert output into `target`; nothing in mode collective."""
     if inputs.experts is None:
         return
-    terms = topk.check_terms("bench", inputs.experts, inputs.weights, None, None, group._place)
+    terms = topk.check_terms(
+        "bench", inputs.experts, inputs.weights, inputs.index, None, group._place
+    )
     code = WINDOW_TYPES[target.dtype]
     group._core.topk_reduce(*topk.core_arguments(terms, target.data_ptr(), code), stream)
 
@@ -262,7 +311,10 @@ def all_ways(
     """
     return [
         FromWindow(machine, group),
-        *(FromWindow(machine, each, path) for path, each in own.items()),
+        *(
+            Routed(machine, each) if path == "routed" else FromWindow(machine, each, path)
+            for path, each in own.items()
+        ),
         FromPrivateMemory(machine, group, "staged"),
         FromPrivateMemory(machine, plain, "plain"),
         DoublyStaged(machine, group),

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..problem import Problem, format_size
 from ..results import Row, Samples, compare, make_row
+from ..routes import routed_traffic
 from ..table import heading, lines
 from .limit import limit_us, rates_of
 from .measure import Measured, Timing
@@ -30,18 +31,25 @@ def make_rows(measured: Measured) -> list[Row]:
     rows: list[Row] = []
     problems = list(dict.fromkeys(timing.problem for timing in measured.timings))
     for problem in problems:
-        limit = 0.0
-        if rates is not None:
-            limit = limit_us(problem, rates, measured.sync_us, measured.sharing)
+        routed = routed_traffic(problem) if problem.experts else None
         own = []
         for timing in measured.timings:
             if timing.problem != problem:
                 continue
+            traffic = routed if timing.path == "routed" else None
             samples = Samples(timing.spans_us, timing.wrong)
-            row = make_row(problem, label_of(timing), samples, limit, limit)
+            limit = dense_limit = 0.0
+            if rates is not None:
+                given = problem, rates, measured.sync_us, measured.sharing
+                limit, dense_limit = limit_us(*given, traffic), limit_us(*given)
+            if traffic is not None:
+                samples.moved = traffic.rows * problem.hidden * problem.element_bytes
+            row = make_row(problem, label_of(timing), samples, limit, limit, dense_limit)
             row |= {"way": timing.path, "timing": timing.kind}
             if rates is None:
-                row |= {"limit_us": None, "limit_plain_us": None, "limit_ratio": None}
+                row |= dict.fromkeys(
+                    ("limit_us", "limit_plain_us", "limit_ratio", "dense_limit_us")
+                )
             own.append(row)
         if measured.facts["kind"] != "host":
             compare(own)
@@ -51,7 +59,7 @@ def make_rows(measured: Measured) -> list[Row]:
 
 def problem_of(row: Row) -> Problem:
     """The problem that a row is of."""
-    fields = ("mode", "ranks", "dtype", "tokens", "hidden", "topk", "shape")
+    fields = ("mode", "ranks", "dtype", "tokens", "hidden", "topk", "shape", "experts")
     return Problem(**{field: row[field] for field in fields})
 
 
