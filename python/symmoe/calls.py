@@ -24,7 +24,7 @@ from .cores import Claim
 from .decision import PROCESS_GROUP, Shortage, choose
 from .errors import ClosedError, MismatchError, PoisonedError, SymmoeError
 from .observing import watch
-from .plans import ALL_GATHER, REDUCE_SCATTER, WINDOW_TYPES, Layout, Sizes
+from .plans import ALL_GATHER, REDUCE_SCATTER, Layout, Sizes
 from .routing import Routing
 from .topk import Terms
 
