@@ -1,9 +1,9 @@
 """What scenarios of the GPU path need of a device, so that they run emulated and on real GPUs.
 
 A scenario is a function f(lab, rank, world, ...). `emulated` runs one in a process of the `ranks`
-fixture, with NCCL's paths alone; `emulated_peers` with those of own kernels as well. Device tensors
-are only written with `put` and read with `host`: on a GPU all other work of torch is in stream
-order as well, but in the emulation torch writes at once.
+fixture, with NCCL's paths alone; `emulated_peers` with own kernels wherever they serve. Device
+tensors are only written with `put` and read with `host`: on a GPU all other work of torch is in
+stream order as well, but in the emulation torch writes at once.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from symmoe.testing import runtime
 
 NCCL_PATHS = ("direct", "plain", "grouped", "ordered")
 OWN_PATHS = ("pull", "routed", "fused")
+# Own kernels do what they can: all but `direct`, which comes before `pull`.
+PEER_PATHS = (*OWN_PATHS, *(path for path in NCCL_PATHS if path != "direct"))
 
 
 class GraphLike(Protocol):
@@ -218,8 +220,8 @@ def emulated(rank: int, world: int, scenario: Callable[..., Any], *arguments: An
 
 
 def emulated_peers(rank: int, world: int, scenario: Callable[..., Any], *arguments: Any) -> Any:
-    """The same where own kernels may do it, and whatever serves a call best is taken."""
-    return _emulated(EmulatedLab(None), rank, world, scenario, *arguments)
+    """The same where own kernels serve whatever they can."""
+    return _emulated(EmulatedLab(PEER_PATHS), rank, world, scenario, *arguments)
 
 
 def _emulated(

@@ -214,7 +214,7 @@ def threads(lab: Lab, rank: int, world: int) -> None:
         assert not errors, errors
         assert not any(worker.is_alive() for worker in workers)
         counts = group.stats()
-        path = "direct" if lab.paths else "pull"
+        path = "direct" if "direct" in (lab.paths or ()) else "pull"
         assert counts["calls_local" if world == 1 else f"calls_{path}"] == count * turns_each
         assert counts["calls_staged"] == 0
 

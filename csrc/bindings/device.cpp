@@ -145,7 +145,7 @@ void bind_device(py::module_& module) {
            });
   module.def("device_costs", &costs_of, py::arg("major"));
   module.def("predicted_us", &predict, py::arg("path"), py::arg("major"), py::arg("world"),
-             py::arg("bytes"), py::arg("slots"), py::arg("from_sum"), py::arg("routed"));
+             py::arg("nbytes"), py::arg("slots"), py::arg("from_sum"), py::arg("routed"));
   module.def(
       "nccl_description",
       [](const std::string& setting, const std::vector<std::string>& wheels, bool allow_unsafe) {

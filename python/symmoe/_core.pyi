@@ -304,9 +304,9 @@ def device_costs(major: int) -> dict[str, float]:
     """Constants of the model by which paths on devices are chosen, for a compute capability."""
 
 def predicted_us(
-    path: str, major: int, world: int, bytes: int, slots: int, from_sum: bool, routed: bool
+    path: str, major: int, world: int, nbytes: int, slots: int, from_sum: bool, routed: bool
 ) -> float:
-    """What that model says of equally many rows of each rank, `bytes` in all of a rank's own."""
+    """What that model says of equally many rows of each rank, `nbytes` in all of a rank's own."""
 
 def nccl_description(setting: str, wheels: Sequence[str], allow_unsafe: bool) -> dict[str, str]: ...
 

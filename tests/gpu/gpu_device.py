@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import device_lab
-from device_lab import NCCL_PATHS, CudaLab, EmulatedLab, Lab
+from device_lab import NCCL_PATHS, PEER_PATHS, CudaLab, EmulatedLab, Lab
 
 VARIABLE = "SYMMOE_GPU_TESTS"  # "emulated": the rehearsal
 # NCCL takes several ranks on one GPU only if it is asked to, and their grids must fit together.
@@ -55,10 +55,10 @@ def on_device(rank: int, world: int, scenario: Callable[..., Any], *arguments: A
 
 
 def with_peers(rank: int, world: int, scenario: Callable[..., Any], *arguments: Any) -> Any:
-    """The same where own kernels may serve the calls."""
+    """The same where own kernels serve whatever they can."""
     if emulated():
         return device_lab.emulated_peers(rank, world, scenario, *arguments)
-    lab = lab_of(rank, None)
+    lab = lab_of(rank, PEER_PATHS)
     result = scenario(lab, rank, world, *arguments)
     lab.synchronize()
     return result

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 import ptx
-from ptx.device_kernels import BF16, ELEMENT_BYTES, F32, Fault, RoutingView, TopkReduceLaunch
+from ptx.device_kernels import (
+    BF16,
+    ELEMENT_BYTES,
+    F32,
+    Fault,
+    RoutingView,
+    RowShares,
+    TopkReduceLaunch,
+)
 from ptx.memory import Region
 from ptx.peer_structures import (
     MAX_ORDINALS,
@@ -17,7 +25,6 @@ from ptx.peer_structures import (
     PeerGroup,
     PullLaunch,
     RouteMaskLaunch,
-    RowShares,
     SignalPage,
 )
 from ptx.problems import BITS, Bits, assert_same, numbers

@@ -62,6 +62,7 @@ TEST(route_padding_is_nobodys) {
   std::mt19937 random(36);
   for (const int world : {1, 2, 3, 8, 64}) {
     for (int variant = 0; variant < 12; ++variant) {
+      if (kShare > 1 && (world > 8 || variant % 4 > 1)) continue;  // enough for races
       const Schedule schedule(random());
       const BlocksAtOnce at_once(variant % 2 == 0);
       const Shares shares = random_shares(world, variant, random);
@@ -189,6 +190,7 @@ TEST(route_top_k_sums_without_padding) {
   std::mt19937 random(38);
   for (const int world : {1, 2, 8, 64}) {  // 64 are more than a block of few columns has threads
     for (int variant = 0; variant < 12; ++variant) {
+      if (kShare > 1 && (world > 8 || variant % 4 != 3)) continue;  // enough for races
       const Schedule schedule(random());
       const Shares shares = random_shares(world, variant, random);
       const int64_t hidden = variant % 3 == 0 ? 13 : variant % 3 == 1 ? 40 : 600;

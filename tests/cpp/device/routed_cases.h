@@ -100,9 +100,11 @@ struct Routed {
     launch.hash = &hash;
     Declared declared;
     const int64_t row_bytes = launch.slots * (launch.ids_are_64bit ? 8 : 4);
-    for (int64_t row = 0; row < launch.rows; ++row) {
-      if (!owned[static_cast<size_t>(row)]) continue;
-      declared.add(ids.data() + row * row_bytes, row_bytes, emulator::Permission::kRead);
+    // In as few pieces as there are: each access looks for its piece.
+    for (int64_t row = 0, end = 0; row < launch.rows; row = end + 1) {
+      for (end = row; end < launch.rows && owned[static_cast<size_t>(end)];) ++end;
+      declared.add(ids.data() + row * row_bytes, (end - row) * row_bytes,
+                   emulator::Permission::kRead);
     }
     declared.add(sizes.data(), static_cast<int64_t>(sizes.size()) * 4, emulator::Permission::kRead);
     declared.add(expert_to_rank.data(), launch.experts * 4, emulator::Permission::kRead);

@@ -138,10 +138,10 @@ class FromWindow(Way):
 
     def call(self) -> None:
         """Two launches of combine, or one of reduce_scatter."""
-        if self.inputs.experts is None:
+        inputs = self.inputs
+        if inputs.experts is None:
             self._group.reduce_scatter(self._window(), self.out)
         else:
-            inputs = self.inputs
             self._group.combine(inputs.experts, inputs.weights, index=inputs.index, out=self.out)
 
 
