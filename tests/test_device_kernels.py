@@ -45,7 +45,12 @@ PLANTED: list[tuple[str, str, str, list[str]]] = [
     ("pull_rank_order", "plain", r"^[1-9]\d* wrong sums", []),
     ("stale_read", "plain", r"EMULATOR: .*read-only load at .*does not permit", []),
     ("out_of_bounds_read", "asan", "AddressSanitizer: heap-buffer-overflow", []),
-    ("pull_sizes_not_checked", "asan", "AddressSanitizer: (heap-buffer-overflow|SEGV)", []),
+    (
+        "pull_sizes_not_checked",
+        "asan",
+        r"(?s)AddressSanitizer: (heap-buffer-overflow|SEGV).*load_fresh",
+        [],
+    ),
     ("shared_out_of_bounds_write", "asan", "AddressSanitizer: use-after-poison", []),
     ("combine_without_sync", "tsan", "ThreadSanitizer: data race", []),
     ("early_overwrite", "tsan", "ThreadSanitizer: data race", []),

@@ -27,14 +27,15 @@ class RoutingOfCall {
  public:
   RoutingOfCall(const Plan& plan, const TensorFacts& ids, const TensorFacts& experts) {
     if (!plan.routed) return;
+    const kernels::SlotRouting slots{.ids = ids.data,
+                                     .expert_to_rank = experts.data,
+                                     .slots = ids.shape[1],
+                                     .experts = experts.shape[0],
+                                     .world = static_cast<int>(plan.counts.size()),
+                                     .ids_are_64bit = ids.type.bits == 64};
     try {
-      routing_.emplace(plan.rows, plan.begins, plan.counts,
-                       kernels::SlotRouting{.ids = ids.data,
-                                            .expert_to_rank = experts.data,
-                                            .slots = ids.shape[1],
-                                            .experts = experts.shape[0],
-                                            .world = static_cast<int>(plan.counts.size()),
-                                            .ids_are_64bit = ids.type.bits == 64});
+      const py::gil_scoped_release release;
+      routing_.emplace(plan.rows, plan.begins, plan.counts, slots);
     } catch (const InvalidArgument&) {
       is_wrong_ = true;  // the long way says how
     }

@@ -25,9 +25,10 @@ double transfer_us(const Problem& problem, const LinkRates& rates, double share)
   return std::max(pulled / rates.link_bytes_per_us, touched / rates.memory_bytes_per_us);
 }
 
-// The top-k sum in front: what it reads of the experts here, and `share` of the rows written.
+// The top-k sum in front: what it reads of the experts here, and `share` of the rows written. If
+// experts are spread over the ranks; where every rank has a part of each, it reads more.
 double sum_bytes(const Problem& problem, double share) {
-  const double here = static_cast<double>(problem.form.slots) / problem.world;
+  const double here = static_cast<double>(std::max(problem.form.slots, 1)) / problem.world;
   return static_cast<double>(problem.total_bytes) * (here + share);
 }
 
