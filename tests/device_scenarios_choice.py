@@ -15,6 +15,7 @@ from symmoe import Config
 
 HIDDEN = 512
 OWN = ("pull", "fused", "routed", "grouped", "ordered")
+ALL = ("direct", "plain", *OWN)
 IN_RANK_ORDER = {"pull", "fused", "routed", "ordered", "local"}
 LARGE = 1 << 13  # rows of a rank; only asked about, never moved
 
@@ -68,7 +69,7 @@ def same_choice(lab: Lab, rank: int, world: int, own_only: bool) -> None:
     chance = random.Random(7)  # the same on all ranks
     local = Noise(lab, rank)
     taken: set[str] = set()
-    with lab.init(Config(paths=OWN) if own_only else Config()) as group:
+    with lab.init(Config(paths=OWN if own_only else ALL)) as group:
         # Growth is collective, and ranks take windows here as they like.
         assert group.reserve(64 * world, HIDDEN, torch.float32, lanes=2)
         stream = lab.stream()
