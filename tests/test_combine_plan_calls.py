@@ -314,6 +314,7 @@ def by_the_selector(rank: int, world: int) -> None:
             window = group.acquire("combine", (64, width), torch.bfloat16)
             decision = group.explain("reduce_scatter", window)
             assert decision.expected_us is not None
+            # The selector's own, as long as it has the path that the model is of.
             assert model._reduce_us(64, width, 0) == decision.expected_us
         assert plan.at(2).when == "late"
         given = symmoe.plan_combine(

@@ -310,13 +310,15 @@ def by_a_method(module: nn.Module) -> None:
         (by_a_method, "is Linear, training, quantised by object"),
         (lambda m: setattr(m, "reduce_commutative", False), "reduce_commutative = False"),
         (lambda m: setattr(m, "smooth", True), "smooth = True"),
+        (lambda m: setattr(m, "limit", None), "limit = None"),
+        (lambda m: setattr(m, "scales", [1.0, 2]), r"scales = \(1\.0, 2\)"),
         (lambda m: m.register_forward_pre_hook(lambda *_: None), "1 hooks"),
         (lambda m: m.eval(), "was Declared, training.*, is Declared, evaluation"),
         (lambda m: setattr(m.inner, "forward", torch.relu), "a forward of its own"),
     ],
     ids=[
-        "weight", "bias", "load", "dtype", "fp8", "swap", "method", "declared", "switch", "hook",
-        "eval", "forward",
+        "weight", "bias", "load", "dtype", "fp8", "swap", "method", "declared", "switch", "none",
+        "numbers", "hook", "eval", "forward",
     ],
 )  # fmt: skip
 def test_a_change_is_noticed(change: Callable[[nn.Module], object], why: str) -> None:
@@ -328,6 +330,39 @@ def test_a_change_is_noticed(change: Callable[[nn.Module], object], why: str) ->
     change(module)
     assert re.search(why, state.changes(module)), state.changes(module)
     assert ModuleState(module).changes(module) == ""
+
+
+def test_a_hook_for_another_is_noticed() -> None:
+    module = linear()
+    hook = module.register_forward_hook(lambda *_: None)
+    state = ModuleState(module)
+    hook.remove()
+    module.register_forward_hook(lambda *_: torch.zeros(1))
+    assert state.changes(module) != ""
+
+
+def test_buffers_of_inference_and_replaced_ones_are_put_back() -> None:
+    class Counting(nn.Module):
+        reduce_commutative = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("written", torch.zeros(1))
+            self.register_buffer("replaced", torch.zeros(1))
+
+        def forward(self, rows: Tensor) -> Tensor:
+            with torch.inference_mode():
+                self.get_buffer("written").add_(1)
+            self.replaced = torch.ones(3)
+            return rows
+
+    with torch.inference_mode():
+        module = Counting()
+    before = module.replaced
+    verdict = symmoe.commutes_with_sum(module, width=WIDTH, dtype=torch.float32)
+    assert "changes its buffer" in verdict.reason
+    assert module.replaced is before
+    assert module.get_buffer("written").item() == 0
 
 
 def test_a_state_keeps_no_weights() -> None:

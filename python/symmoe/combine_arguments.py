@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from . import tags
+from . import _core, tags
 from .combine_order import Conditions
 from .combine_run import Call
 from .commuting import width_of
@@ -24,7 +24,7 @@ from .plans import (
     sizes_key,
 )
 from .probing import output_of, untouched
-from .routing import Routing
+from .routing import Routing, check_routing, check_slots, weights_of
 
 
 def widths_of(
@@ -119,11 +119,20 @@ def prepare(
                 f"[rows, {latent}], got {list(expert_out.shape)}, and take no {name}"
             )
 
+    if routing is not None and conditions.reduced_already:
+        raise ValueError(
+            f"{where}: the plan's rows are {conditions.routed}, reduced already: they take no "
+            f"routing"
+        )
     kept_sizes = _kept(sizes, group)
     layout = _layout_of(
         group, conditions, expert_out, shared, index, hidden, kept_sizes, padded_to, lane
     )
     _check_counts(where, conditions, expert_out, shared, layout)
+    masks = None
+    if routing is not None:
+        assert layout is not None
+        masks = _masks_of(where, group, layout, routing, expert_out, topk_weights, index, place)
     for name, rows in (("expert_out", expert_out), ("shared", shared)):
         if rows is not None:
             _check_armed(where, group, name, rows)
@@ -140,9 +149,49 @@ def prepare(
         check_output(where, out, dtype, result, place)
         _check_apart(where, group, out, expert_out, shared)
     return Call(
-        where, group, transform, hidden, expert_out, topk_weights, index, scale, routing, shared,
-        conditions.shared_is_partial, layout, kept_sizes, padded_to, lane, deterministic, out,
-    )  # fmt: skip
+        where=where,
+        group=group,
+        transform=transform,
+        hidden=hidden,
+        expert_out=expert_out,
+        topk_weights=topk_weights,
+        index=index,
+        scale=scale,
+        routing=routing,
+        shared=shared,
+        shared_is_partial=conditions.shared_is_partial,
+        layout=layout,
+        sizes=kept_sizes,
+        padded_to=padded_to,
+        lane=lane,
+        deterministic=deterministic,
+        out=out,
+        masks=masks,
+    )
+
+
+def _masks_of(
+    where: str,
+    group: Group | DeviceGroup,
+    layout: Layout,
+    routing: Routing,
+    expert_out: Tensor,
+    topk_weights: Tensor | None,
+    index: Tensor | None,
+    place: Place,
+) -> _core.Routing | None:
+    """Checks a routing as the group's own combine does, also where the plan makes the sum itself.
+
+    Raises:
+        TypeError, ValueError: As `Group.combine`; experts' ranks on devices are the device's to
+            look at.
+    """
+    check_routing(where, routing, layout.rows, place)
+    summed = expert_out.dim() == 2 and index is None
+    weights_of(where, routing, topk_weights, summed, place)
+    slots = expert_out.shape[1] if index is None else index.shape[1]
+    check_slots(where, routing, slots, summed)
+    return group._masks_of(layout, routing, "combine") if isinstance(group, Group) else None
 
 
 def _kept(sizes: Sizes, group: Group | DeviceGroup) -> int | tuple[int, ...] | Tensor | None:

@@ -1,9 +1,9 @@
 """What the two orders of a reduction and an output transform take: a model, to choose by.
 
-Per collective: a start-up time, and the bytes of all ranks' rows over a rate. A group of devices
-brings its own model for that, the one its selector goes by (docs/paths.md). Per transform, which is
-a matrix of P elements: 2 P operations per row over a rate, or the memory's time for its weights and
-rows if that is longer.
+Per collective: a start-up time, and the bytes of all ranks' rows over a rate. For groups of devices
+it is what the core's model says of a path that reads windows (docs/paths.md), whatever became of
+windows here, so that all ranks see the same. Per transform, which is a matrix of P elements: 2 P
+operations per row over a rate, or the memory's time for its weights and rows if that is longer.
 
     early   reduce(latent) + transform(own rows) [+ reduce(hidden) of the shared experts' rows]
     late    transform(all rows) + reduce(hidden)
@@ -13,14 +13,14 @@ What both do alike is left out: the top-k sum, and adding the shared experts' ro
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import nn
 
+from . import _core
 from .device.group import DeviceGroup
-from .plans import REDUCE_SCATTER
 
 if TYPE_CHECKING:
     from .group import Group
@@ -54,9 +54,23 @@ class CombineCosts:
                 raise ValueError(f"CombineCosts: {name} = {value} must be positive")
 
 
-# Where the selector of a group of devices knows what collectives take, only the transform's rates
-# count: bfloat16 as libraries attain it on Hopper, and the memory of csrc's cost model.
-ON_DEVICES = CombineCosts(9.0, 300e3, 500e6, 3.3e6)
+FLOPS_PER_US = 500e6  # of devices: bfloat16 as libraries attain it on Hopper
+
+
+def costs_of(major: int | None) -> CombineCosts:
+    """The constants for a compute capability, but for collectives; None: for a CPU."""
+    if major is None:
+        return CombineCosts()
+    known = _core.device_costs(major)
+    return CombineCosts(flops_per_us=FLOPS_PER_US, memory_bytes_per_us=known["memory_bytes_per_us"])
+
+
+def capability_of(group: Group | DeviceGroup) -> int | None:
+    """The first number of the compute capability of a group's devices; None: of a CPU."""
+    if not isinstance(group, DeviceGroup):
+        return None
+    major: int = group.describe()["capability"][0]
+    return major
 
 
 class Transform(NamedTuple):
@@ -96,15 +110,16 @@ class CostModel:
     """Predicts what a combine with a transform takes.
 
     Attributes:
-        group: The ranks.
+        world: Number of ranks.
+        major: As `capability_of` gives it.
         dtype: Of all rows.
         transform: What is applied.
         shared: Whether shared experts' rows have to be reduced as well.
-        costs: Constants; None: those of the group's kind, and a device group's own model for its
-            collectives.
+        costs: Constants; None: those of the group's kind.
     """
 
-    group: Group | DeviceGroup = field(repr=False)
+    world: int
+    major: int | None
     dtype: torch.dtype
     transform: Transform
     shared: bool
@@ -117,7 +132,7 @@ class CostModel:
             rows: How many.
             slots: Experts per token of a call with a routing; 0 without.
         """
-        it, world = self.transform, self.group.world_size
+        it, world = self.transform, self.world
         routed = slots > 0
         early = self._reduce_us(rows, it.latent, slots) + self._transform_us(-(-rows // world))
         if self.shared:
@@ -128,34 +143,17 @@ class CostModel:
         return Times(early, late)
 
     def _transform_us(self, rows: int) -> float:
-        it, costs = self.transform, self.costs or self._default()
+        it, costs = self.transform, self.costs or costs_of(self.major)
         moved = it.nbytes + rows * (it.latent + it.hidden) * self.dtype.itemsize
         return max(2.0 * rows * it.elements / costs.flops_per_us, moved / costs.memory_bytes_per_us)
 
     def _reduce_us(self, rows: int, width: int, slots: int) -> float:
-        world = self.group.world_size
-        if self.costs is None and isinstance(self.group, DeviceGroup):
-            expected = _selected_us(self.group, rows, width, self.dtype, slots)
-            if expected is not None:
-                return expected
-        costs = self.costs or self._default()
+        world, nbytes = self.world, rows * width * self.dtype.itemsize
+        if self.costs is None and self.major is not None:
+            path = "local" if world == 1 else "routed" if slots else "pull"
+            own = -(-max(rows, 1) // world) * width * self.dtype.itemsize
+            return _core.predicted_us(path, self.major, world, own, slots, False, slots > 0)
+        costs = self.costs or costs_of(self.major)
         # The part of the rows that a rank has anything for, if experts are chosen evenly.
         share = 1.0 - (1.0 - 1.0 / world) ** slots if slots else 1.0
-        return costs.start_us + rows * width * self.dtype.itemsize * share / costs.bytes_per_us
-
-    def _default(self) -> CombineCosts:
-        return ON_DEVICES if isinstance(self.group, DeviceGroup) else CombineCosts()
-
-
-def _selected_us(
-    group: DeviceGroup, rows: int, width: int, dtype: torch.dtype, slots: int
-) -> float | None:
-    """What the selector expects of the path that it would take for even rows; None: of none."""
-    world = group.world_size
-    even = -(-max(rows, 1) // world) * world
-    layout = group._layouts.of(REDUCE_SCATTER, (even, width), dtype, None, None, 0, slots > 0)
-    if layout.device_plan is None:
-        return None
-    best, *_ = group._core.explain(layout.device_plan, False, False, slots > 0, slots)
-    _, refusal, expected, _ = best
-    return None if refusal else expected
+        return costs.start_us + nbytes * share / costs.bytes_per_us

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from . import combine_run, tags
 from .agreement import Finding, agree
 from .combine_arguments import prepare, widths_of
-from .combine_costs import CombineCosts, CostModel, Times, transform_of
+from .combine_costs import CombineCosts, CostModel, Times, capability_of, transform_of
 from .combine_order import ROUTED, Conditions, Order, decide
 from .commuting import Verdict, commutes_with_sum
 from .device.group import DeviceGroup
@@ -143,14 +143,15 @@ class CombinePlan:
         self.group = group
         self.transform = transform
         self.dtype = dtype
-        self.rows = group.world_size if rows is None else as_int("plan_combine: rows", rows)
+        self.rows = group.world_size
+        self._given_rows = rows
         self._given_widths = (latent, hidden)
         self._costs = costs
         self._given = Conditions(
             group.world_size, None, routed, shared, sequence_parallel, skip_final, prefer
         )
-        watch.use_tags()
         self._judged = self._judge("plan_combine")
+        watch.use_tags()
 
     # --- what was decided -------------------------------------------------------------------------
 
@@ -209,10 +210,10 @@ class CombinePlan:
         self._judged = self._judge("refresh")
 
     def _judge(self, operation: str) -> Judgement:
-        self.group.check()
         conditions, widths = self._given, (0, 0)
         error: Exception | None = None
-        try:
+        try:  # whatever is wrong here alone: this rank takes part in the agreement all the same
+            self.group.check()
             conditions, widths, finding = self._look(operation)
         except Exception as caught:
             error, finding = caught, Finding(fault=f"{type(caught).__name__}: {caught}")
@@ -226,7 +227,8 @@ class CombinePlan:
         if self.transform is not None:
             form = transform_of(self.transform, *widths)
             partial = conditions.shared_is_partial
-            model = CostModel(self.group, self.dtype, form, partial, self._costs)
+            world, major = self.group.world_size, capability_of(self.group)
+            model = CostModel(world, major, self.dtype, form, partial, self._costs)
         return Judgement(ModuleState(self.transform), widths, conditions, model, {})
 
     def _look(self, operation: str) -> tuple[Conditions, tuple[int, int], Finding]:
@@ -245,6 +247,10 @@ class CombinePlan:
             )
         if self._costs is not None and not isinstance(self._costs, CombineCosts):
             raise TypeError(f"{operation}: costs must be CombineCosts, got {self._costs!r}")
+        if self._given_rows is not None:
+            self.rows = as_int(f"{operation}: rows", self._given_rows)
+            if self.rows < 0:
+                raise ValueError(f"{operation}: rows is {self.rows}, must be at least 0")
         widths = widths_of(operation, self.group, module, *self._given_widths, self.dtype)
         verdict = Verdict(True, "")
         if module is not None:
@@ -254,7 +260,8 @@ class CombinePlan:
         text = (
             f"routed {given.routed}, shared {given.shared}, sequence_parallel "
             f"{given.sequence_parallel}, skip_final {given.skip_final}, prefer {given.prefer}, "
-            f"{widths[0]} -> {widths[1]} {name_of(self.dtype)}, {self._costs}, transform "
+            f"{widths[0]} -> {widths[1]} {name_of(self.dtype)}, {self.rows} rows, {self._costs}, "
+            f"compute capability {capability_of(self.group) or 'none'}, transform "
             f"{form_of(module)}"
         )
         return given, widths, Finding(text, digest_of(module), verdict.commutes, verdict.reason)
@@ -334,8 +341,8 @@ class CombinePlan:
                 expert_out, topk_weights, shared, routing, out, index, scale, sizes, padded_to,
                 lane, deterministic,
             )  # fmt: skip
-        rows = len(expert_out) if call.layout is None else call.layout.rows
-        order = self.at(rows, 0 if routing is None else routing.slots)
+            rows = len(expert_out) if call.layout is None else call.layout.rows
+            order = self.at(rows, 0 if routing is None else routing.slots)
         with torch.inference_mode():
             if order.when == "early":
                 combine_run.early(call)

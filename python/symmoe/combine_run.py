@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from . import _core, tags
 from .commuting import is_plain
 from .device.group import DeviceGroup
 from .group import Group
@@ -44,6 +45,7 @@ class Call:
         lane: Likewise.
         deterministic: Likewise.
         out: Where the result goes, to its first rows.
+        masks: What the core makes of the routing, on a CPU.
     """
 
     where: str
@@ -63,6 +65,7 @@ class Call:
     lane: int
     deterministic: bool
     out: Tensor
+    masks: _core.Routing | None
 
     @property
     def place(self) -> Place:
@@ -130,7 +133,8 @@ def reporting(group: Group | DeviceGroup, lane: int, awaited: bool = True) -> It
         yield
     except Exception as error:
         if awaited and isinstance(group, Group) and group._checks:
-            group._report(lane, error)
+            with contextlib.suppress(Exception):  # such as a closed group: `error` is what counts
+                group._report(lane, error)
         raise
 
 
@@ -152,10 +156,13 @@ def late(call: Call) -> None:
     if call.transform is None and partial is None:
         call.combined(call.out)
     else:
-        window = _window(call, partial)
-        with call.in_order(), reporting(call.group, call.lane):
-            _summands(call, partial, window)
-        # Shared experts have something for every row.
+        with reporting(call.group, call.lane):
+            window = _window(call, partial)
+            with call.in_order():
+                _summands(call, partial, window)
+        # Shared experts have something for every row, so the reduce knows nothing of the routing.
+        if partial is not None:
+            _compare_routing(call)
         call.reduced(window, call.out, call.routing if partial is None else None)
     if call.shared is not None and partial is None:
         with call.in_order():
@@ -205,7 +212,17 @@ def _window(call: Call, shared: Tensor | None) -> Tensor:
     window = call.group.acquire("combine", shape, dtype, lane=call.lane)
     if window is None:
         window = torch.empty(shape, dtype=dtype, device=call.expert_out.device)
+        tags.put(window, tags.PARTIAL)
     return window
+
+
+def _compare_routing(call: Call) -> None:
+    """Raises MismatchError on all ranks if theirs differ. On devices nothing is compared."""
+    group, layout = call.group, call.layout
+    if call.masks is None or layout is None or not isinstance(group, Group) or group._core is None:
+        return
+    text = f"plan, {layout.text} (routing {call.masks.hash:016x})"
+    group._core.agree(layout.role, layout.lane, text)
 
 
 def _rows_of(call: Call) -> int:
@@ -255,6 +272,8 @@ def _terms(call: Call) -> tuple[Tensor, Tensor | None, Tensor | None]:
         call.routing,
     )
     if routing is None:
+        if index is not None:
+            index = torch.where(_owned(call, index), index, -1)
         return expert_out, weights, index
     summed = expert_out.dim() == 2 and index is None
     weights = weights_of(call.where, routing, weights, summed, call.place)
@@ -267,7 +286,21 @@ def _terms(call: Call) -> tuple[Tensor, Tensor | None, Tensor | None]:
     if index is None:
         index = torch.arange(here.numel(), device=here.device).view(here.shape)
         expert_out = expert_out.reshape(here.numel(), expert_out.shape[-1])
-    return expert_out, weights, torch.where(here, index, -1)
+    return expert_out, weights, torch.where(here & _owned(call, here), index, -1)
+
+
+def _owned(call: Call, like: Tensor) -> Tensor:
+    """Which rows are some rank's, [rows, 1]; the others are padding, of which nothing counts.
+
+    Of sizes on a device the host knows nothing: all.
+    """
+    layout = call.layout
+    if layout is None or layout.device_sizes:
+        return torch.ones(len(like), 1, dtype=torch.bool, device=like.device)
+    owned = torch.zeros(len(like), 1, dtype=torch.bool)
+    for begin, count in zip(layout.begins, layout.counts, strict=True):
+        owned[begin : begin + count] = True
+    return owned.to(like.device)
 
 
 def _transformed(call: Call, rows: Tensor, added: Tensor | None, target: Tensor) -> None:

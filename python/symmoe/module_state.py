@@ -28,22 +28,27 @@ class PartFacts(NamedTuple):
     kind: type
     declared: object
     training: bool
-    hooks: int
+    hooks: tuple[int, ...]
     own_forward: int
     quantised_by: str
     switches: tuple[tuple[str, object], ...]
 
     def __str__(self) -> str:
+        return self.text(True)
+
+    def text(self, numbers: bool) -> str:
+        """In words; `numbers`: with whole ones too, which may tell a rank from the others."""
         words = [self.kind.__name__, "training" if self.training else "evaluation"]
         if self.declared is not None:
             words.append(f"{DECLARATION} = {self.declared}")
         if self.hooks:
-            words.append(f"{self.hooks} hooks")
+            words.append(f"{len(self.hooks)} hooks")
         if self.own_forward:
             words.append("a forward of its own")
         if self.quantised_by:
             words.append(f"quantised by {self.quantised_by}")
-        return ", ".join(words + [f"{name} = {value}" for name, value in self.switches])
+        shown = [each for each in self.switches if numbers or not _has_whole_number(each[1])]
+        return ", ".join(words + [f"{name} = {value}" for name, value in shown])
 
 
 class TensorFacts(NamedTuple):
@@ -103,13 +108,13 @@ def _walk(path: str, module: nn.Module, facts: Facts, tensors: list[Tensor]) -> 
         type(module),
         own.get(DECLARATION, getattr(type(module), DECLARATION, None)),
         module.training,
-        len(module._forward_hooks) + len(module._forward_pre_hooks),
+        (*module._forward_hooks, *module._forward_pre_hooks),  # numbers that are never used again
         id(own["forward"]) if "forward" in own else 0,
         type(own["quant_method"]).__name__ if own.get("quant_method") is not None else "",
         tuple(
-            (name, value)
+            (name, tuple(value) if isinstance(value, list) else value)
             for name, value in own.items()
-            if type(value) in (bool, str, torch.dtype) and name != "training" and name[0] != "_"
+            if _is_setting(value) and name != "training" and name[0] != "_"
         ),
     )
     begin = f"{path}." if path else ""
@@ -121,6 +126,19 @@ def _walk(path: str, module: nn.Module, facts: Facts, tensors: list[Tensor]) -> 
     for name, child in module._modules.items():
         if child is not None:
             _walk(begin + name, child, facts, tensors)
+
+
+def _is_setting(value: object) -> bool:
+    """Whether an attribute may decide what a module does: a plain value, or several."""
+    if isinstance(value, (tuple, list)):
+        return all(type(each) not in (tuple, list) and _is_setting(each) for each in value)
+    return value is None or type(value) in (bool, int, float, str, torch.dtype)
+
+
+def _has_whole_number(value: object) -> bool:
+    if isinstance(value, tuple):
+        return any(_has_whole_number(each) for each in value)
+    return type(value) is int
 
 
 def _tensor_facts(tensor: Tensor) -> TensorFacts:
@@ -142,7 +160,8 @@ def form_of(module: nn.Module | None) -> str:
         if isinstance(fact, TensorFacts):
             parts.append(f"{path} {name_of(fact.dtype)}{list(fact.shape)}")
         else:
-            parts.append(f"{path}: {fact}" if path else str(fact))
+            text = fact.text(False)
+            parts.append(f"{path}: {text}" if path else text)
     return "; ".join(parts)
 
 

@@ -57,17 +57,25 @@ def untouched(module: nn.Module) -> Iterator[dict[str, Tensor]]:
         Copies of the buffers as they were, by name.
     """
     modes = [(part, part.training) for part in module.modules()]
-    buffers = {name: buffer.detach().clone() for name, buffer in module.named_buffers()}
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    owners = [(part, dict(part._buffers)) for part in module.modules()]
+    originals = dict(module.named_buffers())
+    buffers = {name: buffer.detach().clone() for name, buffer in originals.items()}
+    used = {tensor.device for tensor in (*module.parameters(), *originals.values())}
+    devices = [device for device in used if device.type == "cuda"]
+    with torch.random.fork_rng(devices=devices), torch.no_grad():
         try:
             module.eval()
             yield buffers
         finally:
             for part, mode in modes:
                 part.training = mode
-            for name, buffer in module.named_buffers():
-                if name in buffers and not _same(buffer, buffers[name]):
-                    buffer.copy_(buffers[name])
+            for part, own in owners:  # a buffer may have been replaced by another one
+                part._buffers.clear()
+                part._buffers.update(own)
+            for name, buffer in originals.items():
+                if not _same(buffer, buffers[name]):
+                    with torch.inference_mode(buffer.is_inference()):
+                        buffer.copy_(buffers[name])
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
