@@ -48,7 +48,7 @@ PLANTED: list[tuple[str, str, str, list[str]]] = [
     (
         "pull_sizes_not_checked",
         "asan",
-        r"(?s)AddressSanitizer: (heap-buffer-overflow|SEGV).*load_fresh",
+        r"(?s)AddressSanitizer: (heap-buffer-overflow|SEGV).*pull_share",
         [],
     ),
     ("shared_out_of_bounds_write", "asan", "AddressSanitizer: use-after-poison", []),
@@ -128,7 +128,11 @@ def test_each_planted_bug_is_looked_for() -> None:
     ("bug", "kind", "said", "arguments"), PLANTED, ids=[f"{row[1]}-{row[0]}" for row in PLANTED]
 )
 def test_planted_bug_is_caught(bug: str, kind: str, said: str, arguments: list[str]) -> None:
-    code, output = run(kind, f"device_planted_{bug}", *arguments)
+    # ThreadSanitizer remembers the last few accesses only: on a busy machine it may miss a race.
+    for _ in range(3 if kind == "tsan" else 1):
+        code, output = run(kind, f"device_planted_{bug}", *arguments)
+        if re.search(said, output):
+            break
     assert re.search(said, output), f"{bug} was not noticed:\n{output}"
     assert code != 0, output
 

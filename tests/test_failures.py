@@ -244,12 +244,14 @@ def interrupted(rank: int, world: int) -> str:
         with pytest.raises(KeyboardInterrupt):
             one_call(group)
         assert time.monotonic() - start < 0.3 + SECONDS_TO_NOTICE
-        time.sleep(1.5)
+        dist.barrier()
+        dist.barrier()  # the group stays until the other has looked
         return ""
-    time.sleep(1.0)
+    dist.barrier()
     one_call(group)  # the other's rows were there when it was interrupted
     with pytest.raises(symmoe.PoisonedError) as caught:
         one_call(group)
+    dist.barrier()
     assert world == group.world_size
     return str(caught.value)
 

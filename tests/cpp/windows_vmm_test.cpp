@@ -269,6 +269,7 @@ TEST(a_peer_that_dies_is_noticed) {
       const int64_t start = now_ns();
       CHECK_THROWS_WITH(self.source->create(kBytes), PeerLost, "rank 1");
       CHECK(now_ns() - start < 20 * kSecond);
+      rank.barrier(1, 2);  // who has noticed first does not leave before the other has
       // What the dead rank had is still here, and goes in the ordinary way.
       CHECK_EQ(std::to_integer<int>(self.source->address(1, window.ordinal)[0]), 0xFF);
       self.source->drop(window);
@@ -294,6 +295,7 @@ TEST(a_peer_that_dies_before_it_gives_its_descriptor_is_noticed) {
     }
     CHECK_THROWS_WITH(self.source->create(kBytes), PeerLost, "rank 2");
     require_held(before, "without rank 2");
+    rank.barrier(1, 2);  // who has noticed first does not leave before the other has
   });
   CHECK_EQ(finish_process(pids[0]), 0);
   CHECK_EQ(finish_process(pids[1]), 0);
