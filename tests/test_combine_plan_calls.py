@@ -303,7 +303,7 @@ def by_token_count(rank: int, world: int) -> None:
 
 
 def by_the_selector(rank: int, world: int) -> None:
-    """A group of devices is asked what its selector expects."""
+    """Plans of devices go by the model that their selector goes by."""
     with testing.init() as group:
         torch.manual_seed(0)
         transform = nn.Linear(1024, 4096, bias=False, dtype=torch.bfloat16)

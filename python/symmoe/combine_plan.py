@@ -89,8 +89,8 @@ def plan_combine(
             exchange gives each rank its rows, so that nothing is left to sum.
         skip_final: The caller sums over ranks: `combine` gives the summands.
         prefer: The order to take where both are right. None: the cheaper one.
-        costs: Constants to go by. None: those of the group's kind, and on devices the model of the
-            group's own selector.
+        costs: Constants to go by. None: those of the group's kind, and on devices the core's model
+            of a collective that reads windows.
 
     Raises:
         TypeError: Something of another type.
