@@ -7,6 +7,7 @@
 #include "kernels/cpu/float_env.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/routing.h"
+#include "kernels/cpu/row_sources.h"
 #include "kernels/cpu/thread_team.h"
 #include "kernels/cpu/thresholds.h"
 
@@ -19,20 +20,6 @@ struct ReduceJob {
   int64_t row_bytes;
   int parts;
   bool stream;
-};
-
-// Some ranks' copies of a row, in rank order.
-struct RowSources {
-  const void* at[kMaskBits];
-  int ranks = 0;
-
-  void set(const RoutedReduceArgs& args, int64_t row, int64_t row_bytes, uint64_t mask) {
-    ranks = 0;
-    for (uint64_t left = mask; left != 0; left &= left - 1) {
-      at[ranks++] =
-          static_cast<const char*>(args.sources[std::countr_zero(left)]) + row * row_bytes;
-    }
-  }
 };
 
 void reduce_part(void* context, int part) {
@@ -50,10 +37,11 @@ void reduce_part(void* context, int part) {
       std::memset(output, 0, static_cast<size_t>(job.row_bytes));
       continue;
     }
-    now.set(args, row, job.row_bytes, mask);
+    now.set(args.sources, mask, row * job.row_bytes);
     // Where a rank's rows follow each other, the processor goes on reading ahead by itself: telling
     // it to made rows of four ranks a fifth slower.
-    ahead.set(args, row + 1, job.row_bytes, row + 1 < end ? args.masks[row + 1] & ~mask : 0);
+    const uint64_t begun = row + 1 < end ? args.masks[row + 1] & ~mask : 0;
+    ahead.set(args.sources, begun, (row + 1) * job.row_bytes);
     job.kernel({now.at, now.ranks, ahead.at, ahead.ranks, output}, args.hidden, job.stream);
   }
   if (job.stream) kernel_table().finish_stream();

@@ -50,6 +50,44 @@ struct RankRow {
 // Sums `hidden` elements. Who has streamed has to finish the streams.
 using RankRowSum = void (*)(const RankRow& row, int64_t hidden, bool stream);
 
+// The sum of a row, and what comes behind it up to its norm: times *scale unless null, plus
+// `shared` unless null (in this order, or with scale_shared in the other), plus `residual` unless
+// null. After every step the row is rounded to its type.
+struct RowSteps {
+  const void* const* sources;  // of `ranks`, at least one
+  int ranks;
+  const void* shared;
+  const void* residual;
+  const float* scale;
+  bool scale_shared;
+  void* output;              // may be exactly `residual` or a source
+  const void* const* ahead;  // rows that will be asked for later, only prefetched
+  int ahead_rows;
+};
+
+// Returns the sum of squares of what it has written: in lane j those of columns j, j +
+// kSquareLanes, j + 2 kSquareLanes ... in this order; then lane j plus lane j + half of the lanes,
+// and again.
+constexpr int kSquareLanes = 64;
+using RowStepsRun = float (*)(const RowSteps& steps, int64_t hidden);
+
+// output[i] = round(row[i] * factor * weight[i]); `output` may be exactly `row`.
+struct NormedRow {
+  const void* row;
+  const void* weight;
+  float factor;
+  void* output;
+};
+using NormRow = void (*)(const NormedRow& norm, int64_t hidden, bool stream);
+
+// What a row may be quantised to. The numbers are part of the Python bindings.
+enum class Quantized : uint8_t { kNone = 0, kInt8 = 1, kFloat8 = 2 };
+constexpr int kQuantized = 3;
+
+// Writes round(row[i] / scale), one byte each, and returns the scale: the largest magnitude / the
+// largest number of the format, but no subnormal. Of a row that is not finite: NaN, and zeros.
+using QuantizeRow = float (*)(const void* row, void* output, int64_t hidden);
+
 // A copy by non-temporal stores.
 using StreamCopy = void (*)(void* destination, const void* source, size_t bytes);
 
@@ -58,6 +96,9 @@ struct KernelTable {
   TopkRow topk_row[kDTypes][kDTypes][2];  // [input type][output type][weighted], by DType's value
   RankRange rank_range[kDTypes];
   RankRowSum rank_row[kDTypes];
+  RowStepsRun row_steps[kDTypes];
+  NormRow norm_row[kDTypes][2];  // [type][weights are fp32]
+  QuantizeRow quantize_row[kDTypes][kQuantized];
   StreamCopy stream_copy;
   void (*finish_stream)();
 };

@@ -91,6 +91,48 @@ SYMMOE_INLINE void store_float32(char* to, Pair in_order) {
   store_line<kStream>(to + 32, _mm256_castps_si256(in_order.second));
 }
 
+// By magnitude, as larger integers; without sign.
+SYMMOE_INLINE Floats larger_magnitude(Floats magnitude, Floats x) {
+  const __m256i bits = _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff));
+  return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(magnitude), bits));
+}
+
+// The lower bytes of 8 + 8 words; as signed numbers they must fit into 16 bits.
+SYMMOE_INLINE void store_bytes(char* to, __m256i first, __m256i second) {
+  // Packing works in each lane by itself, so the middle quarters come out in the wrong order.
+  const __m256i halves = _mm256_permute4x64_epi64(_mm256_packs_epi32(first, second), 0xd8);
+  const __m256i bytes = _mm256_and_si256(halves, _mm256_set1_epi16(0xff));
+  const __m128i packed =
+      _mm_packus_epi16(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), packed);
+}
+
+// Numbers of at most 127.
+SYMMOE_INLINE void store_int8(char* to, Pair in_order) {
+  store_bytes(to, _mm256_cvtps_epi32(in_order.first), _mm256_cvtps_epi32(in_order.second));
+}
+
+// To float8_e4m3fn, numbers of at most 448. See vec_plain.h.
+SYMMOE_INLINE __m256i float8_of(Floats value) {
+  const __m256i bits = _mm256_castps_si256(value);
+  const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff));
+  const __m256i is_odd = _mm256_and_si256(_mm256_srli_epi32(bits, 20), _mm256_set1_epi32(1));
+  const __m256i rounded =
+      _mm256_add_epi32(_mm256_add_epi32(magnitude, _mm256_set1_epi32(0x7ffff)), is_odd);
+  const __m256i normal =
+      _mm256_sub_epi32(_mm256_srli_epi32(rounded, 20), _mm256_set1_epi32(120 << 3));
+  const Floats units = _mm256_add_ps(_mm256_castsi256_ps(magnitude), _mm256_set1_ps(0x1p14f));
+  const __m256i subnormal =
+      _mm256_sub_epi32(_mm256_castps_si256(units), _mm256_castps_si256(_mm256_set1_ps(0x1p14f)));
+  const __m256i is_small = _mm256_cmpgt_epi32(_mm256_set1_epi32(0x3c800000), magnitude);
+  const __m256i code = _mm256_blendv_epi8(normal, subnormal, is_small);
+  const __m256i sign = _mm256_and_si256(_mm256_srli_epi32(bits, 24), _mm256_set1_epi32(0x80));
+  return _mm256_or_si256(code, sign);
+}
+SYMMOE_INLINE void store_float8(char* to, Pair in_order) {
+  store_bytes(to, float8_of(in_order.first), float8_of(in_order.second));
+}
+
 SYMMOE_INLINE void finish_stream() { _mm_sfence(); }
 
 }  // namespace

@@ -107,6 +107,42 @@ SYMMOE_INLINE void store_float32(char* to, Pair in_order) {
   store_line<kStream>(to + 64, _mm512_castps_si512(in_order.second));
 }
 
+// By magnitude, as larger integers; without sign.
+SYMMOE_INLINE Floats larger_magnitude(Floats magnitude, Floats x) {
+  const __m512i bits = _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(0x7fffffff));
+  return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(magnitude), bits));
+}
+
+// Numbers of at most 127.
+SYMMOE_INLINE void store_int8(char* to, Pair in_order) {
+  auto* const lines = reinterpret_cast<__m128i*>(to);
+  _mm_storeu_si128(lines, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(in_order.first)));
+  _mm_storeu_si128(lines + 1, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(in_order.second)));
+}
+
+// To float8_e4m3fn, numbers of at most 448. See vec_plain.h.
+SYMMOE_INLINE __m128i float8_of(Floats value) {
+  const __m512i bits = _mm512_castps_si512(value);
+  const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
+  const __m512i is_odd = _mm512_and_si512(_mm512_srli_epi32(bits, 20), _mm512_set1_epi32(1));
+  const __m512i rounded =
+      _mm512_add_epi32(_mm512_add_epi32(magnitude, _mm512_set1_epi32(0x7ffff)), is_odd);
+  const __m512i normal =
+      _mm512_sub_epi32(_mm512_srli_epi32(rounded, 20), _mm512_set1_epi32(120 << 3));
+  const Floats units = _mm512_add_ps(_mm512_castsi512_ps(magnitude), _mm512_set1_ps(0x1p14f));
+  const __m512i subnormal =
+      _mm512_sub_epi32(_mm512_castps_si512(units), _mm512_castps_si512(_mm512_set1_ps(0x1p14f)));
+  const __mmask16 is_small = _mm512_cmplt_epi32_mask(magnitude, _mm512_set1_epi32(0x3c800000));
+  const __m512i code = _mm512_mask_mov_epi32(normal, is_small, subnormal);
+  const __m512i sign = _mm512_and_si512(_mm512_srli_epi32(bits, 24), _mm512_set1_epi32(0x80));
+  return _mm512_cvtepi32_epi8(_mm512_or_si512(code, sign));
+}
+SYMMOE_INLINE void store_float8(char* to, Pair in_order) {
+  auto* const lines = reinterpret_cast<__m128i*>(to);
+  _mm_storeu_si128(lines, float8_of(in_order.first));
+  _mm_storeu_si128(lines + 1, float8_of(in_order.second));
+}
+
 SYMMOE_INLINE void finish_stream() { _mm_sfence(); }
 
 }  // namespace

@@ -102,6 +102,45 @@ SYMMOE_INLINE void store_float32(char* to, Pair in_order) {
   store_vector(to + sizeof(Floats), in_order.second);
 }
 
+// By magnitude, as larger integers; without sign.
+SYMMOE_INLINE Floats larger_magnitude(Floats magnitude, Floats x) {
+  const Words best = bits_as<Words>(magnitude);
+  const Words bits = bits_as<Words>(x) & 0x7fffffffu;
+  const Words is_larger = bits_as<Words>(bits > best);
+  return bits_as<Floats>((bits & is_larger) | (best & ~is_larger));
+}
+
+SYMMOE_INLINE void store_bytes(char* to, Words first, Words second) {
+  const uint8_t bytes[] = {static_cast<uint8_t>(first[0]),  static_cast<uint8_t>(first[1]),
+                           static_cast<uint8_t>(first[2]),  static_cast<uint8_t>(first[3]),
+                           static_cast<uint8_t>(second[0]), static_cast<uint8_t>(second[1]),
+                           static_cast<uint8_t>(second[2]), static_cast<uint8_t>(second[3])};
+  __builtin_memcpy(to, bytes, sizeof bytes);
+}
+
+// Numbers of at most 127. Added to 1.5 * 2^23, the last place counts ones, and so the sum's
+// rounding is the wanted one; its lowest byte is the number, also below zero.
+SYMMOE_INLINE void store_int8(char* to, Pair in_order) {
+  const Floats ones = splat(0x1.8p23f);
+  store_bytes(to, bits_as<Words>(in_order.first + ones), bits_as<Words>(in_order.second + ones));
+}
+
+// To float8_e4m3fn, numbers of at most 448: 4 bits of exponent, 127 - 7 = 120 less than a float's,
+// and 3 of fraction, so 20 are rounded off. Numbers below 2^-6 are multiples of 2^-9, which the
+// last place of 2^14 counts; 8 of them are 2^-6, in code as well.
+SYMMOE_INLINE Words float8_of(Floats value) {
+  const Words bits = bits_as<Words>(value);
+  const Words magnitude = bits & 0x7fffffffu;
+  const Words normal = ((magnitude + 0x7ffffu + ((bits >> 20) & 1u)) >> 20) - (120u << 3);
+  const Floats unit = splat(0x1p14f);
+  const Words subnormal = bits_as<Words>(bits_as<Floats>(magnitude) + unit) - bits_as<Words>(unit);
+  const Words is_small = bits_as<Words>(magnitude < 0x3c800000u);
+  return (subnormal & is_small) | (normal & ~is_small) | ((bits >> 24) & 0x80u);
+}
+SYMMOE_INLINE void store_float8(char* to, Pair in_order) {
+  store_bytes(to, float8_of(in_order.first), float8_of(in_order.second));
+}
+
 SYMMOE_INLINE void finish_stream() {}
 
 }  // namespace
