@@ -12,6 +12,7 @@ namespace symmoe::bindings {
 
 void bind_errors(pybind11::module_& module);
 void bind_kernels(pybind11::module_& module);
+void bind_epilogue(pybind11::module_& module);
 void bind_routing(pybind11::module_& module);
 void bind_group(pybind11::module_& module);
 void bind_device(pybind11::module_& module);

@@ -156,25 +156,27 @@ void bind_calls(py::class_<GroupHandle>& group) {
       .def(
           "reduce_scatter",
           [](GroupHandle& self, const Plan& plan, Buffer& buffer, size_t offset, uintptr_t output,
-             int threads, const Routing* routing) {
+             int threads, const Routing* routing, const kernels::Epilogue* epilogue) {
             return self.call([&](Engine& engine) {
               return engine.reduce_scatter(plan, buffer, offset, pointer<void>(output), threads,
-                                           routing);
+                                           routing, epilogue);
             });
           },
           py::arg("plan"), py::arg("buffer"), py::arg("offset"), py::arg("output"),
-          py::arg("threads"), py::arg("routing") = py::none())
+          py::arg("threads"), py::arg("routing") = py::none(), py::arg("epilogue") = py::none())
       .def(
           "reduce_scatter_staged",
           [](GroupHandle& self, const Plan& plan, uintptr_t input, uintptr_t output, int threads,
-             const Routing* routing) {
+             const Routing* routing, const kernels::Epilogue* epilogue) {
             return self.call([&](Engine& engine) {
               return engine.reduce_scatter_staged(plan, pointer<const void>(input),
-                                                  pointer<void>(output), threads, routing);
+                                                  pointer<void>(output), threads, routing,
+                                                  epilogue);
             });
           },
           py::arg("plan"), py::arg("input"), py::arg("output"), py::arg("threads"),
-          py::arg("routing") = py::none())
+          py::arg("routing") = py::none(), py::arg("epilogue") = py::none())
+      .def("combine", &combine_at_once)
       .def("all_gather",
            [](GroupHandle& self, const Plan& plan, Buffer& buffer, size_t offset, uintptr_t output,
               int threads) {

@@ -19,10 +19,13 @@ PYBIND11_MODULE(_core, module) {
   module.attr("DISPATCH") = static_cast<int>(Role::kDispatch);
   module.attr("REDUCE_SCATTER") = static_cast<int>(Plan::Kind::kReduceScatter);
   module.attr("ALL_GATHER") = static_cast<int>(Plan::Kind::kAllGather);
+  module.attr("INT8") = static_cast<int>(kernels::Quantized::kInt8);
+  module.attr("FLOAT8_E4M3") = static_cast<int>(kernels::Quantized::kFloat8);
   module.def("host_identity", &host_identity);
 
   bindings::bind_errors(module);
   bindings::bind_kernels(module);
+  bindings::bind_epilogue(module);
   bindings::bind_group(module);
   bindings::bind_device(module);
   bindings::bind_device_group(module);

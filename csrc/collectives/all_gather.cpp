@@ -11,8 +11,9 @@ void stage_own_rows(const Plan& plan, const Routing* /*none*/, const std::byte* 
   kernels::copy(stage, input, plan.input_bytes(), threads);
 }
 
-void gather(Exchange& exchange, WindowSource& source, const Plan& plan, const Routing* /*none*/,
-            const std::byte* own_rows, std::byte* output, int threads) {
+void gather(Exchange& exchange, WindowSource& source, const Call& call, const std::byte* own_rows) {
+  const Plan& plan = call.plan;
+  auto* const output = static_cast<std::byte*>(call.output);
   // Beginning with the own rows and going round, so that ranks do not all read the same peer.
   const int world = static_cast<int>(plan.counts.size());
   for (int i = 0; i < world; ++i) {
@@ -21,7 +22,7 @@ void gather(Exchange& exchange, WindowSource& source, const Plan& plan, const Ro
     if (bytes == 0) continue;
     std::byte* target = output + plan.bytes_of(plan.begins[static_cast<size_t>(rank)]);
     const std::byte* rows = rank == plan.rank ? own_rows : exchange.rows_of(rank, source);
-    if (target != rows) kernels::copy(target, rows, bytes, threads);
+    if (target != rows) kernels::copy(target, rows, bytes, call.threads);
   }
 }
 

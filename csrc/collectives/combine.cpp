@@ -34,10 +34,11 @@ void sum_for_peers(const Plan& plan, const kernels::TopkReduceArgs& sum, int thr
 }  // namespace
 
 Combined Engine::combine(const Plan& plan, kernels::TopkReduceArgs sum, const CombineInputs& inputs,
-                         void* output, int threads, const Routing* routing) {
+                         void* output, int threads, const Routing* routing,
+                         const kernels::Epilogue* epilogue) {
   const bool routed = routing != nullptr;
-  const Call call{routed ? kRoutedReduceScatter : kReduceScatter, plan, routing, output, threads,
-                  routed ? counts_.routed : counts_.pull};
+  const Call call{routed ? kRoutedReduceScatter : kReduceScatter, plan,    routing, output, threads,
+                  routed ? counts_.routed : counts_.pull,         epilogue};
   require_usable("acquire");
   require_fit(call);
   if (sum.tokens != plan.rows || sum.hidden != plan.hidden || sum.output_type != plan.dtype) {
@@ -52,7 +53,7 @@ Combined Engine::combine(const Plan& plan, kernels::TopkReduceArgs sum, const Co
   const std::shared_ptr<Buffer> buffer = pool_.current({plan.role, plan.lane, Use::kAcquired});
   if (buffer == nullptr || buffer->window.bytes < plan.input_bytes()) return Combined::kUnready;
   const MemoryRange window{buffer->window.base, plan.input_bytes()};
-  const MemoryRange target{static_cast<const std::byte*>(output), plan.output_bytes()};
+  const MemoryRange target{static_cast<const std::byte*>(output), call.output_bytes()};
   if (std::any_of(inputs.begin(), inputs.end(), [&](const MemoryRange& input) {
         return overlap(input, window) || overlap(input, target);
       })) {
@@ -61,6 +62,7 @@ Combined Engine::combine(const Plan& plan, kernels::TopkReduceArgs sum, const Co
   if (target.bytes != 0 && (output == nullptr || pool_.overlaps(target.begin, target.bytes))) {
     return Combined::kUnready;
   }
+  require_output_outside(call);
   sum.output = buffer->window.base;
   kernels::check_topk_reduce(sum);
   return guarded([&] {

@@ -17,6 +17,7 @@
 #include "collectives/peer_watch.h"
 #include "collectives/plan.h"
 #include "collectives/routing.h"
+#include "kernels/cpu/epilogue.h"
 #include "pool/pool.h"
 #include "sync/adaptive_wait.h"
 #include "windows/window.h"
@@ -73,18 +74,22 @@ class Engine {
   // From a pool buffer, at `offset`: zero staging.
   // With a routing (and a plan that is routed), of a row only ranks in its mask must have written
   // anything; the others' is not read.
+  // With an epilogue, which ranks need not have in common, `output` is what that makes.
   bool reduce_scatter(const Plan& plan, Buffer& buffer, size_t offset, void* output, int threads,
-                      const Routing* routing = nullptr);
+                      const Routing* routing = nullptr,
+                      const kernels::Epilogue* epilogue = nullptr);
   bool all_gather(const Plan& plan, Buffer& buffer, size_t offset, void* output, int threads);
   // From any other memory of plan.input_bytes(). `output` may be the own rows of `input`.
   bool reduce_scatter_staged(const Plan& plan, const void* input, void* output, int threads,
-                             const Routing* routing = nullptr);
+                             const Routing* routing = nullptr,
+                             const kernels::Epilogue* epilogue = nullptr);
   bool all_gather_staged(const Plan& plan, const void* input, void* output, int threads);
   // acquire, top-k sum into the window, reduce_scatter. `plan` is the reduce_scatter's; `sum` needs
   // no output. As `inputs` stands all memory that the sum reads. With a routing, only rows whose
   // mask has this rank are written.
   Combined combine(const Plan& plan, kernels::TopkReduceArgs sum, const CombineInputs& inputs,
-                   void* output, int threads, const Routing* routing = nullptr);
+                   void* output, int threads, const Routing* routing = nullptr,
+                   const kernels::Epilogue* epilogue = nullptr);
 
   // Barrier in front of a fallback; Mismatch on all ranks if `text` differs.
   void agree(Role role, int lane, const std::string& text);
@@ -123,7 +128,7 @@ class Engine {
 
   // Calls that move rows (transfer.cpp).
   void require_fit(const Call& call) const;
-  void require_output_outside(const Plan& plan, const void* output) const;
+  void require_output_outside(const Call& call) const;
   Posting posting_from(const Call& call, const Buffer& buffer, size_t offset) const;
   std::shared_ptr<Buffer> stage_for(const Plan& plan, size_t bytes);
   bool from_pool(const Call& call, Buffer& buffer, size_t offset);

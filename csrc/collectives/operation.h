@@ -7,9 +7,12 @@
 #include "collectives/exchange.h"
 #include "collectives/plan.h"
 #include "collectives/routing.h"
+#include "kernels/cpu/epilogue.h"
 #include "windows/window.h"
 
 namespace symmoe {
+
+struct Call;
 
 // What one collective has of its own; all else about a call that moves rows is the engine's.
 struct Operation {
@@ -21,9 +24,8 @@ struct Operation {
                 int threads);
 
   // Makes this rank's output from the own rows and the peers' windows. All ranks have published.
-  void (*transfer)(Exchange& exchange, WindowSource& source, const Plan& plan,
-                   const Routing* routing, const std::byte* own_rows, std::byte* output,
-                   int threads);
+  void (*transfer)(Exchange& exchange, WindowSource& source, const Call& call,
+                   const std::byte* own_rows);
 };
 
 // One call of it.
@@ -34,6 +36,13 @@ struct Call {
   void* output;
   int threads;
   std::atomic<uint64_t>& count;  // of calls served that way
+  // What this rank does with its summed rows; each rank's own affair.
+  const kernels::Epilogue* epilogue = nullptr;
+
+  size_t output_bytes() const {
+    if (epilogue == nullptr) return plan.output_bytes();
+    return plan.output_bytes() / size_of(plan.dtype) * epilogue->output_size(plan.dtype);
+  }
 };
 
 extern const Operation kReduceScatter;

@@ -40,17 +40,33 @@ void find_sources(Exchange& exchange, WindowSource& source, const Plan& plan,
   }
 }
 
-void pull(Exchange& exchange, WindowSource& source, const Plan& plan, const Routing* /*none*/,
-          const std::byte* own_rows, std::byte* output, int threads) {
+// The sum and the epilogue in one pass: each row of each rank is read once.
+void finish(const Call& call, const Sources& sources) {
+  const Plan& plan = call.plan;
+  const uint64_t* const masks = call.routing == nullptr ? nullptr : call.routing->masks();
+  kernels::reduce_with_epilogue({.sources = sources.data(),
+                                 .masks = masks == nullptr ? nullptr : masks + plan.own_begin(),
+                                 .ranks = static_cast<int>(plan.counts.size()),
+                                 .output = call.output,
+                                 .rows = plan.own_count(),
+                                 .hidden = plan.hidden,
+                                 .type = plan.dtype,
+                                 .steps = *call.epilogue},
+                                call.threads);
+}
+
+void pull(Exchange& exchange, WindowSource& source, const Call& call, const std::byte* own_rows) {
+  const Plan& plan = call.plan;
   if (plan.output_bytes() == 0) return;
   Sources sources{};
   find_sources(exchange, source, plan, own_rows, sources);
+  if (call.epilogue != nullptr) return finish(call, sources);
   kernels::rank_reduce({.sources = sources.data(),
                         .ranks = static_cast<int>(plan.counts.size()),
-                        .output = output,
+                        .output = call.output,
                         .count = plan.own_count() * plan.hidden,
                         .type = plan.dtype},
-                       threads);
+                       call.threads);
 }
 
 void stage_routed_rows(const Plan& plan, const Routing* routing, const std::byte* input,
@@ -63,19 +79,21 @@ void stage_routed_rows(const Plan& plan, const Routing* routing, const std::byte
   }
 }
 
-void pull_routed(Exchange& exchange, WindowSource& source, const Plan& plan, const Routing* routing,
-                 const std::byte* own_rows, std::byte* output, int threads) {
+void pull_routed(Exchange& exchange, WindowSource& source, const Call& call,
+                 const std::byte* own_rows) {
+  const Plan& plan = call.plan;
   if (plan.output_bytes() == 0) return;
   Sources sources{};
   find_sources(exchange, source, plan, own_rows, sources);
+  if (call.epilogue != nullptr) return finish(call, sources);
   kernels::routed_reduce({.sources = sources.data(),
-                          .masks = routing->masks() + plan.own_begin(),
+                          .masks = call.routing->masks() + plan.own_begin(),
                           .ranks = static_cast<int>(plan.counts.size()),
-                          .output = output,
+                          .output = call.output,
                           .rows = plan.own_count(),
                           .hidden = plan.hidden,
                           .type = plan.dtype},
-                         threads);
+                         call.threads);
 }
 
 }  // namespace
@@ -85,18 +103,19 @@ const Operation kRoutedReduceScatter{Plan::Kind::kReduceScatter, true, stage_rou
                                      pull_routed};
 
 bool Engine::reduce_scatter(const Plan& plan, Buffer& buffer, size_t offset, void* output,
-                            int threads, const Routing* routing) {
+                            int threads, const Routing* routing,
+                            const kernels::Epilogue* epilogue) {
   const bool routed = routing != nullptr;
   return from_pool({routed ? kRoutedReduceScatter : kReduceScatter, plan, routing, output, threads,
-                    routed ? counts_.routed : counts_.pull},
+                    routed ? counts_.routed : counts_.pull, epilogue},
                    buffer, offset);
 }
 
 bool Engine::reduce_scatter_staged(const Plan& plan, const void* input, void* output, int threads,
-                                   const Routing* routing) {
+                                   const Routing* routing, const kernels::Epilogue* epilogue) {
   const bool routed = routing != nullptr;
   return from_memory({routed ? kRoutedReduceScatter : kReduceScatter, plan, routing, output,
-                      threads, routed ? counts_.routed_staged : counts_.staged},
+                      threads, routed ? counts_.routed_staged : counts_.staged, epilogue},
                      input);
 }
 

@@ -32,18 +32,29 @@ void Engine::require_fit(const Call& call) const {
   if (call.routing != nullptr && call.routing->rows() != plan.rows) {
     refuse("the routing has " + std::to_string(call.routing->rows()) + " rows");
   }
+  if (call.epilogue != nullptr) {
+    kernels::check_epilogue(*call.epilogue, plan.dtype, plan.own_count());
+  }
 }
 
-void Engine::require_output_outside(const Plan& plan, const void* output) const {
+void Engine::require_output_outside(const Call& call) const {
+  const Plan& plan = call.plan;
   if (plan.output_bytes() == 0) return;
-  if (output == nullptr) {
+  if (call.output == nullptr) {
     throw InvalidArgument(at(plan.operation()) + ": out is null (" + plan.text + ")");
   }
-  if (pool_.overlaps(static_cast<const std::byte*>(output), plan.output_bytes())) {
-    throw InvalidArgument(at(plan.operation()) +
-                          ": out overlaps a buffer of the pool; it must be the caller's memory (" +
+  const auto require_outside = [&](const char* name, const void* memory, size_t bytes) {
+    if (memory == nullptr || !pool_.overlaps(static_cast<const std::byte*>(memory), bytes)) return;
+    throw InvalidArgument(at(plan.operation()) + ": " + name +
+                          " overlaps a buffer of the pool; it must be the caller's memory (" +
                           plan.text + ")");
-  }
+  };
+  require_outside("out", call.output, call.output_bytes());
+  if (call.epilogue == nullptr) return;
+  const auto rows = static_cast<size_t>(plan.own_count());
+  require_outside("residual", call.epilogue->residual, plan.output_bytes());
+  require_outside("shared", call.epilogue->shared, plan.output_bytes());
+  require_outside("scales", call.epilogue->scales, rows * sizeof(float));
 }
 
 Posting Engine::posting_from(const Call& call, const Buffer& buffer, size_t offset) const {
@@ -90,7 +101,7 @@ bool Engine::from_pool(const Call& call, Buffer& buffer, size_t offset) {
 
 bool Engine::from_taken(const Call& call, Exchange& exchange, Buffer& buffer, size_t offset) {
   const Posting posting = posting_from(call, buffer, offset);
-  require_output_outside(call.plan, call.output);
+  require_output_outside(call);
   return guarded([&] {
     exchange.open();
     buffer.armed.store(false, std::memory_order_relaxed);
@@ -108,7 +119,7 @@ bool Engine::from_memory(const Call& call, const void* input) {
   if (input == nullptr && plan.input_bytes() != 0) {
     throw InvalidArgument(at(plan.operation()) + ": input has no memory (" + plan.text + ")");
   }
-  require_output_outside(plan, call.output);
+  require_output_outside(call);
   const auto* const rows = static_cast<const std::byte*>(input);
   return guarded([&] {
     exchange.open();
@@ -131,8 +142,7 @@ bool Engine::from_memory(const Call& call, const void* input) {
 bool Engine::collect(const Call& call, Exchange& exchange, const std::byte* own_rows) {
   const bool all_have_windows = exchange.meet();
   if (all_have_windows) {
-    call.operation.transfer(exchange, *source_, call.plan, call.routing, own_rows,
-                            static_cast<std::byte*>(call.output), call.threads);
+    call.operation.transfer(exchange, *source_, call, own_rows);
   }
   exchange.finish();
   if (all_have_windows) call.count.fetch_add(1, std::memory_order_relaxed);

@@ -20,6 +20,7 @@ if importlib.util.find_spec(f"{__name__}._core") is None:
     )
 
 from . import ops
+from .apply import apply_epilogue
 from .balanced import balanced_topk_ids
 from .bootstrap import init
 from .combine_costs import CombineCosts
@@ -30,6 +31,7 @@ from .config import Config
 from .counting import Collectives, count_collectives
 from .decision import Alternative, Decision
 from .device.group import DeviceGroup
+from .epilogue import Epilogue
 from .errors import (
     ClosedError,
     DeadlineError,
@@ -61,6 +63,7 @@ __all__ = [
     "Decision",
     "DeviceError",
     "DeviceGroup",
+    "Epilogue",
     "Group",
     "Layout",
     "LayoutError",
@@ -80,6 +83,7 @@ __all__ = [
     "Verdict",
     "WindowMemoryError",
     "__version__",
+    "apply_epilogue",
     "balanced_topk_ids",
     "commutes_with_sum",
     "count_collectives",

@@ -28,6 +28,8 @@ DISPATCH: Final[int]
 # Kinds of a Plan.
 REDUCE_SCATTER: Final[int]
 ALL_GATHER: Final[int]
+INT8: Final[int]
+FLOAT8_E4M3: Final[int]
 
 def host_identity() -> str: ...
 def isa_name() -> str: ...
@@ -131,6 +133,30 @@ class Routing:
         """Copies the rows for which the rank has an expert to the same place elsewhere."""
 
 @final
+class Epilogue:
+    """What a rank does with its summed rows; refers to the memory at these addresses (0: none).
+
+    The steps: csrc/kernels/cpu/epilogue.h. quantized is 0, INT8 or FLOAT8_E4M3.
+    """
+
+    def __init__(
+        self,
+        shared: int,
+        scale: float | None,
+        scale_shared: bool,
+        residual: int,
+        norm_weight: int,
+        weight_type: int,
+        eps: float,
+        quantized: int,
+        scales: int,
+    ) -> None: ...
+    def apply(
+        self, input: int, output: int, rows: int, hidden: int, dtype: int, threads: int
+    ) -> None:
+        """Does the steps to rows that are summed already; `output` may be exactly `input`."""
+
+@final
 class Buffer:
     """One window of this rank, as flat bytes through the buffer protocol (writable)."""
 
@@ -182,15 +208,47 @@ class Group:
         output: int,
         threads: int,
         routing: Routing | None = None,
+        epilogue: Epilogue | None = None,
     ) -> bool:
         """Zero staging: the partial rows are in the window.
 
         False: some rank has no window, all ranks must take the fallback together now.
         """
     def reduce_scatter_staged(
-        self, plan: Plan, input: int, output: int, threads: int, routing: Routing | None = None
+        self,
+        plan: Plan,
+        input: int,
+        output: int,
+        threads: int,
+        routing: Routing | None = None,
+        epilogue: Epilogue | None = None,
     ) -> bool:
         """Like reduce_scatter, for partial rows in other memory."""
+    def combine(
+        self,
+        plan: Plan,
+        routing: Routing | None,
+        input: int,
+        weights: int,
+        index: int,
+        output: int,
+        tokens: int,
+        slots: int,
+        hidden: int,
+        pairs: int,
+        scale: float | None,
+        input_type: int,
+        output_type: int,
+        weights_type: int,
+        index_is_64bit: bool,
+        threads: int,
+        epilogue: Epilogue | None,
+    ) -> bool | None:
+        """acquire, topk_reduce and reduce_scatter. `output`: the own rows.
+
+        False: some rank has no window, all ranks must take the fallback together now. None: nothing
+        has happened, since there is no window here yet, or memory overlaps.
+        """
     def all_gather(
         self, plan: Plan, buffer: Buffer, offset: int, output: int, threads: int
     ) -> bool: ...

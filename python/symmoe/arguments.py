@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from . import _core, topk
+from .epilogue import Epilogue, Span, Steps, check_apart, check_epilogue
 from .layouts import Layouts
 from .names import register
 from .plans import (
@@ -31,11 +32,13 @@ class Prepared(NamedTuple):
         layout: Its geometry.
         in_place: Whether `out` is the own slice of the input.
         masks: Of a routed call, which ranks have anything for which row.
+        steps: Of a call with an epilogue.
     """
 
     layout: Layout
     in_place: bool
     masks: _core.Routing | None
+    steps: Steps | None
 
 
 class Arguments:
@@ -84,6 +87,7 @@ class Arguments:
         lane: int,
         stream: object | None,
         routing: Routing | None = None,
+        epilogue: Epilogue | None = None,
         core_refuses: bool = True,
     ) -> Prepared:
         """The call's layout, and what else is known of it; raises on any wrong argument."""
@@ -96,15 +100,53 @@ class Arguments:
             operation, tensor.shape, tensor.dtype, key, padded_to, lane, routing is not None
         )
         masks = None if routing is None else self._masks_of(layout, routing, operation)
+        steps, out_bytes = None, layout.out_bytes
+        if epilogue is not None:
+            inputs = [("input", tensor.data_ptr(), layout.in_bytes)]
+            steps = self._check_epilogue(operation, layout, epilogue, out, inputs)
+            out_bytes = out_bytes // layout.dtype.itemsize * steps.dtype.itemsize
+        elif out is not None:
+            self._check_output(layout, out, core_refuses)
         if out is None:
-            return Prepared(layout, False, masks)
-        self._check_output(layout, out, core_refuses)
+            return Prepared(layout, False, masks, steps)
         address, target = tensor.data_ptr(), out.data_ptr()
-        if target + layout.out_bytes <= address or address + layout.in_bytes <= target:
-            return Prepared(layout, False, masks)
+        if target + out_bytes <= address or address + layout.in_bytes <= target:
+            return Prepared(layout, False, masks, steps)
         self._require_outside(layout, out)
         in_place = check_overlap(self._where[operation], tensor, out, layout)
-        return Prepared(layout, in_place, masks)
+        if in_place and out.dtype is not layout.dtype:
+            raise ValueError(
+                f"{self._where[operation]}: out overlaps input and is quantised ({layout.text})"
+            )
+        return Prepared(layout, in_place, masks, steps)
+
+    def _check_epilogue(
+        self,
+        operation: str,
+        layout: Layout,
+        epilogue: Epilogue,
+        out: torch.Tensor | None,
+        inputs: list[Span],
+    ) -> Steps:
+        """A call's epilogue, with its output; raises on anything wrong about either.
+
+        Args:
+            operation: Whose words begin messages.
+            layout: The call's geometry.
+            epilogue: What the call was given.
+            out: The call's output; None: it has none yet.
+            inputs: What the call reads.
+        """
+        where, shape = self._where[operation], layout.out_shape
+        steps = check_epilogue(where, epilogue, layout.dtype, shape)
+        target: Span = ("out", 0, 0)
+        if out is not None:
+            check_output(where, out, steps.dtype, shape)
+            self._require_outside(layout, out)
+            target = ("out", out.data_ptr(), shape[0] * shape[1] * steps.dtype.itemsize)
+        in_window = None if self._core is None else self._core.overlaps
+        check_apart(where, steps, target, inputs, in_window)
+        return steps
 
     def _masks_of(self, layout: Layout, routing: Routing, operation: str) -> _core.Routing:
         """Which ranks have anything for which row of a call.
@@ -152,7 +194,8 @@ class Arguments:
         """Raises ValueError if the call's result would lie in a window."""
         if self._core is None or not layout.out_bytes:
             return
-        if self._core.overlaps(out.data_ptr(), layout.out_bytes):
+        nbytes = layout.out_bytes // layout.dtype.itemsize * out.itemsize
+        if self._core.overlaps(out.data_ptr(), nbytes):
             raise ValueError(
                 f"{self._where[layout.operation]}: out overlaps a window; it must be the caller's "
                 f"memory ({layout.text})"
@@ -170,7 +213,8 @@ class Arguments:
         lane: int,
         stream: object | None,
         routing: Routing | None = None,
-    ) -> tuple[topk.Terms, Layout, _core.Routing | None]:
+        epilogue: Epilogue | None = None,
+    ) -> tuple[topk.Terms, Layout, _core.Routing | None, Steps | None]:
         """What combine works on; raises on any wrong argument."""
         where = self._where["combine"]
         if stream is not None:
@@ -194,10 +238,20 @@ class Arguments:
             low, high = looked_at.aminmax() if looked_at.numel() else (0, -1)
             if low < -1 or high >= terms.pairs:
                 raise ValueError(f"{where}: index has {low}..{high}, allowed -1..{terms.pairs - 1}")
-        if out is not None:
+        steps = None
+        if epilogue is not None:
+            inputs = [(name, begin, end - begin) for name, begin, end in terms.spans]
+            steps = self._check_epilogue("combine", layout, epilogue, out, inputs)
+        elif out is not None:
             self._check_output(layout, out, core_refuses=False)  # it would when the sum is written
-            topk.check_apart(where, terms, out.data_ptr(), layout.out_bytes)
-        return terms, layout, masks
+        if out is not None:
+            topk.check_apart(
+                where,
+                terms,
+                out.data_ptr(),
+                layout.out_bytes // layout.dtype.itemsize * out.itemsize,
+            )
+        return terms, layout, masks, steps
 
     def _window_of(self, layout: Layout, tensor: torch.Tensor) -> tuple[_core.Buffer, int] | None:
         """The window that a call's input lies in, and where in it; None if it is in none."""

@@ -22,11 +22,12 @@ from .arguments import Arguments
 from .config import Config
 from .cores import Claim
 from .decision import PROCESS_GROUP, Shortage, choose
+from .epilogue import Epilogue, Steps
 from .errors import ClosedError, MismatchError, PoisonedError, SymmoeError
 from .observing import watch
-from .plans import ALL_GATHER, REDUCE_SCATTER, Layout, Sizes
+from .plans import ALL_GATHER, REDUCE_SCATTER, WINDOW_TYPES, Layout, Sizes
 from .routing import Routing
-from .topk import Terms
+from .topk import Terms, core_arguments
 
 # A call's output; None: not a known call, nothing was done; False: some rank has no window.
 Known: TypeAlias = "torch.Tensor | bool | None"
@@ -164,13 +165,14 @@ class Calls(Arguments):
         stream: object | None,
         known: Known,
         routing: Routing | None = None,
+        epilogue: Epilogue | None = None,
     ) -> torch.Tensor:
         """A collective the long way; `known` is what the short way gave, if not its output."""
         if self._core is None or self._closed:
             self._require_usable(operation)
         try:
-            layout, in_place, masks = self._prepare(
-                operation, tensor, out, sizes, padded_to, lane, stream, routing
+            layout, in_place, masks, steps = self._prepare(
+                operation, tensor, out, sizes, padded_to, lane, stream, routing, epilogue
             )
             if watch.tags:
                 tags.before(self._where[operation], operation, tensor, self._strict_layout)
@@ -181,17 +183,36 @@ class Calls(Arguments):
         if self._checks:
             self._compare(layout.lane, text_of(layout, deterministic, masks))
         try:
-            out = self._collect(layout, tensor, out, in_place, deterministic, known, masks)
+            out = self._collect(layout, tensor, out, in_place, deterministic, known, masks, steps)
         except ValueError as error:
             if self._checks:
                 self._report_late(layout, error)
             raise
         if watch.on:
             tags.after(layout, out)
-        if self._known and not self._checks and layout.plan and layout.in_bytes and not in_place:
+        rememberable = layout.plan and layout.in_bytes and not in_place and steps is None
+        if self._known and not self._checks and layout.plan and rememberable:
             maker = _maker_of(layout)
             self._known.remember(layout.plan, tensor, routing, sizes, padded_to, maker)
         return out
+
+    def _combine_at_once(
+        self,
+        layout: Layout,
+        masks: _core.Routing | None,
+        terms: Terms,
+        out: torch.Tensor | None,
+        steps: Steps | None,
+    ) -> Known:
+        """A combine as one call of the core, if there is a window for it already."""
+        if self._core is None or layout.plan is None or not layout.in_bytes or self._shortages:
+            return None
+        if out is None:
+            out = _maker_of(layout, steps)()
+        arguments = core_arguments(terms, out.data_ptr(), WINDOW_TYPES[layout.dtype])
+        epilogue = None if steps is None else steps.core
+        done = self._core.combine(layout.plan, masks, *arguments, self._thread_count(), epilogue)
+        return out if done else done
 
     def _remember_combine(
         self,
@@ -232,30 +253,32 @@ class Calls(Arguments):
         deterministic: bool,
         known: Known,
         masks: _core.Routing | None = None,
+        steps: Steps | None = None,
     ) -> torch.Tensor:
         """Runs a checked call on the path that fits `tensor`; returns out."""
         if out is None:
-            out = _maker_of(layout)()
+            out = _maker_of(layout, steps)()
         core, plan = self._core, layout.plan
         found = self._window_of(layout, tensor)
         path = choose(layout, self._obstacle, found is not None)
         if path == PROCESS_GROUP or core is None or plan is None or known is False:
-            self._fall_back(layout, tensor, out, in_place, deterministic, masks)
+            self._fall_back(layout, tensor, out, in_place, deterministic, masks, steps)
             return out
         target, threads = out.data_ptr(), self._thread_count()
         reducing = layout.operation == REDUCE_SCATTER
+        epilogue = None if steps is None else steps.core
         if found is None:
             source = tensor.data_ptr()
             if reducing:
-                done = core.reduce_scatter_staged(plan, source, target, threads, masks)
+                done = core.reduce_scatter_staged(plan, source, target, threads, masks, epilogue)
             else:
                 done = core.all_gather_staged(plan, source, target, threads)
         elif reducing:
-            done = core.reduce_scatter(plan, *found, target, threads, masks)
+            done = core.reduce_scatter(plan, *found, target, threads, masks, epilogue)
         else:
             done = core.all_gather(plan, *found, target, threads)
         if not done:
-            self._fall_back(layout, tensor, out, in_place, deterministic, masks)
+            self._fall_back(layout, tensor, out, in_place, deterministic, masks, steps)
         elif self._shortages:
             self._note_success(layout)
         return out
@@ -274,8 +297,11 @@ class Calls(Arguments):
         in_place: bool,
         deterministic: bool,
         masks: _core.Routing | None,
+        steps: Steps | None,
     ) -> None:
         """The process group's collective; of a routed call, with zeros where there is nothing.
+
+        The epilogue comes behind it.
 
         Raises:
             MismatchError: Ranks made different calls; on all of them.
@@ -295,6 +321,8 @@ class Calls(Arguments):
             core.agree(layout.role, layout.lane, f"{text} by the process group")
         rows = layout.out_shape[0]
         target = out if out.shape[0] == rows else out[:rows]
+        if steps is not None and steps.dtype is not layout.dtype:
+            target = torch.empty(layout.out_shape, dtype=layout.dtype, device="cpu")
         source = tensor if tensor.shape[0] == layout.in_rows else tensor[: layout.in_rows]
         if masks is not None:
             source, in_place = fallback.dense_of(layout, masks, source, self._thread_count()), False
@@ -310,6 +338,8 @@ class Calls(Arguments):
                 fallback.reduce_scatter(
                     process_group, layout, source, target, in_place, deterministic, threads
                 )
+        if steps is not None:
+            steps.apply(target, out, self._thread_count())
 
     @contextlib.contextmanager
     def _poisoning(self, operation: str, text: str = "") -> Iterator[None]:
@@ -335,6 +365,7 @@ def text_of(layout: Layout, deterministic: bool, masks: _core.Routing | None = N
     return text if masks is None else f"{text} (routing {masks.hash:016x})"
 
 
-def _maker_of(layout: Layout) -> Callable[[], torch.Tensor]:
+def _maker_of(layout: Layout, steps: Steps | None = None) -> Callable[[], torch.Tensor]:
     """What makes an output for a call without one."""
-    return functools.partial(torch.empty, layout.out_shape, dtype=layout.dtype, device="cpu")
+    dtype = layout.dtype if steps is None else steps.dtype
+    return functools.partial(torch.empty, layout.out_shape, dtype=dtype, device="cpu")

@@ -13,6 +13,7 @@ from torch import Tensor, get_num_threads
 from . import tags, topk
 from .calls import text_of
 from .decision import Decision, decide
+from .epilogue import Epilogue
 from .observing import watch
 from .plans import ALL_GATHER, REDUCE_SCATTER, WINDOW_TYPES, Layout, Sizes
 from .routing import Routing
@@ -45,6 +46,7 @@ class Group(Windows):
         routing: Routing | None = None,
         lane: int = 0,
         deterministic: bool = False,
+        epilogue: Epilogue | None = None,
         stream: object | None = None,
     ) -> torch.Tensor:
         """Sums all ranks' partial rows and gives each rank its own. Collective.
@@ -68,6 +70,8 @@ class Group(Windows):
                 in rank order, +0 if there is none. Equal on all ranks.
             lane: Which microbatch.
             deterministic: Keep the rank order on the process group's path as well.
+            epilogue: Work of this rank's own on its summed rows, in the same pass; `out` is then
+                what it makes, see `Epilogue`. Need not be the same on all ranks.
             stream: None; for GPU builds.
 
         Returns:
@@ -81,7 +85,7 @@ class Group(Windows):
             SymmoeError: A peer was lost, the deadline passed, the group is closed or poisoned.
         """
         known = None
-        if not self._shortages and not watch.on:
+        if not self._shortages and epilogue is None and not watch.on:
             known = self._known_reduce_scatter(
                 input, out, sizes, padded_to, lane, stream, get_num_threads(), self._cores, routing
             )
@@ -98,6 +102,7 @@ class Group(Windows):
             stream,
             known,
             routing,
+            epilogue,
         )
 
     def all_gather(
@@ -151,6 +156,7 @@ class Group(Windows):
         padded_to: int | None = None,
         lane: int = 0,
         deterministic: bool = False,
+        epilogue: Epilogue | None = None,
         stream: object | None = None,
     ) -> torch.Tensor:
         """Top-k weighted sum straight into the window, then reduce_scatter. Collective.
@@ -171,6 +177,7 @@ class Group(Windows):
             padded_to: See `reduce_scatter`.
             lane: Which microbatch; uses (and overwrites) its "combine" window.
             deterministic: See `reduce_scatter`.
+            epilogue: See `reduce_scatter`.
             stream: None; for GPU builds.
 
         Returns:
@@ -181,7 +188,7 @@ class Group(Windows):
                 `reduce_scatter`.
         """
         known = None
-        if not self._shortages and not watch.on:
+        if not self._shortages and epilogue is None and not watch.on:
             known = self._known_combine(
                 expert_out,
                 topk_weights,
@@ -200,9 +207,25 @@ class Group(Windows):
                 return known
         self._require_usable("combine")
         try:
-            terms, layout, masks = self._prepare_combine(
-                expert_out, topk_weights, out, index, scale, sizes, padded_to, lane, stream, routing
+            terms, layout, masks, steps = self._prepare_combine(
+                expert_out,
+                topk_weights,
+                out,
+                index,
+                scale,
+                sizes,
+                padded_to,
+                lane,
+                stream,
+                routing,
+                epilogue,
             )
+            if steps is not None and not self._checks:
+                known = self._combine_at_once(layout, masks, terms, out, steps)
+                if isinstance(known, Tensor):
+                    if watch.on:
+                        tags.after(layout, known)
+                    return known
             shape = (terms.tokens, terms.hidden)
             window = self.acquire("combine", shape, terms.dtype, lane=layout.lane)
             if window is None or not layout.in_bytes:
@@ -218,12 +241,13 @@ class Group(Windows):
         # The short way may have made the sum already, but in the window that was there then.
         code, threads = WINDOW_TYPES[terms.dtype], self._thread_count()
         topk.run(terms, address, code, threads, masks, self.rank)
-        out = self._collect(layout, window, out, False, deterministic, known, masks)
+        out = self._collect(layout, window, out, False, deterministic, known, masks, steps)
         if watch.on:
             tags.after(layout, out)
-        self._remember_combine(
-            layout, terms, expert_out, topk_weights, index, routing, sizes, padded_to
-        )
+        if steps is None:
+            self._remember_combine(
+                layout, terms, expert_out, topk_weights, index, routing, sizes, padded_to
+            )
         return out
 
     def explain(self, operation: str, *args: Any, **kwargs: Any) -> Decision:
@@ -249,12 +273,12 @@ class Group(Windows):
         del given["self"]
         given.pop("deterministic", None)
         if operation == "combine":
-            terms, layout, masks = self._prepare_combine(**given)
+            terms, layout, masks, _ = self._prepare_combine(**given)
             self._require_terms_outside(layout, terms)
             in_window = layout.in_bytes > 0 and not self._refusal(layout, layout.in_bytes)
         else:
             given["tensor"] = given.pop("input")
-            layout, _, masks = self._prepare(operation, **given, core_refuses=False)
+            layout, _, masks, _ = self._prepare(operation, **given, core_refuses=False)
             in_window = self._in_window(layout, given["tensor"])
         limit = self._limit(layout, in_window)
         return decide(layout, self._obstacle, in_window, limit, masks)

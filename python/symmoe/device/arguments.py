@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 import torch
 
 from .. import _core, topk
+from ..errors import UnavailableError
 from ..plans import (
     REDUCE_SCATTER,
     WINDOW_TYPES,
@@ -53,6 +54,13 @@ class DeviceArguments(DeviceMemory):
             return self._layouts.reserved(operation, shape, dtype, padded_to, lane, routed)
         key = self._layouts.key(name or operation, sizes)
         return self._layouts.of(operation, shape, dtype, key, padded_to, lane, routed)
+
+    def _refuse_epilogue(self, operation: str) -> NoReturn:
+        """Raises UnavailableError: no kernel of a device has one yet."""
+        raise UnavailableError(
+            f"{self._where[operation]}: groups of devices have no fused epilogue; give the result "
+            f"of the call without one to symmoe.apply_epilogue"
+        )
 
     def _new_output(self, layout: Layout) -> torch.Tensor:
         return torch.empty(layout.out_shape, dtype=layout.dtype, device=self._place.device)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .. import tags, topk
 from ..decision import Decision
+from ..epilogue import Epilogue
 from ..errors import SymmoeError, UnavailableError
 from ..observing import watch
 from ..plans import ALL_GATHER, REDUCE_SCATTER, WINDOW_TYPES, Layout, Sizes
@@ -51,6 +52,7 @@ class DeviceGroup(DeviceArguments):
         routing: Routing | None = None,
         lane: int = 0,
         deterministic: bool = False,
+        epilogue: Epilogue | None = None,
         stream: object | None = None,
     ) -> torch.Tensor:
         """Sums all ranks' partial rows and gives each rank its own. Collective.
@@ -72,6 +74,7 @@ class DeviceGroup(DeviceArguments):
             lane: Which microbatch.
             deterministic: Add in rank order, in fp32, with one rounding: the bits of the CPU's.
                 Otherwise NCCL chooses the order, by size and version.
+            epilogue: Not here yet: give the result to `apply_epilogue`.
             stream: A stream of the device; None: the current one.
 
         Returns:
@@ -80,6 +83,8 @@ class DeviceGroup(DeviceArguments):
         Raises:
             TypeError, ValueError, MismatchError, SymmoeError: As `Group.reduce_scatter`.
         """
+        if epilogue is not None:
+            self._refuse_epilogue(REDUCE_SCATTER)
         view = self._views_by_id.get(id(input))
         if (
             view is not None
@@ -164,6 +169,7 @@ class DeviceGroup(DeviceArguments):
         routing: Routing | None = None,
         lane: int = 0,
         deterministic: bool = False,
+        epilogue: Epilogue | None = None,
         stream: object | None = None,
     ) -> torch.Tensor:
         """Top-k weighted sum straight into the window, then reduce_scatter. Collective.
@@ -182,6 +188,7 @@ class DeviceGroup(DeviceArguments):
                 experts have summed. See `Routing`.
             lane: Which microbatch; uses (and overwrites) its "combine" window.
             deterministic: See `reduce_scatter`.
+            epilogue: See `reduce_scatter`.
             stream: A stream of the device; None: the current one.
 
         Returns:
@@ -190,6 +197,8 @@ class DeviceGroup(DeviceArguments):
         Raises:
             TypeError, ValueError, MismatchError, SymmoeError: As `reduce_scatter`.
         """
+        if epilogue is not None:
+            self._refuse_epilogue("combine")
         self._require_open("combine")
         terms, layout, summed = self._check_combine(
             expert_out, topk_weights, out, index, scale, sizes, padded_to, lane, routing
@@ -235,6 +244,8 @@ class DeviceGroup(DeviceArguments):
         bound = _SIGNATURES[operation].bind(self, *args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
+        if given.pop("epilogue", None) is not None:
+            self._refuse_epilogue(operation)
         deterministic = given.pop("deterministic", False)
         self._place.stream(given.pop("stream"))
         del given["self"]
