@@ -5,7 +5,7 @@ What is compared with: the call without an epilogue, then the steps one after th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -209,9 +209,11 @@ def call(group: symmoe.Group, case: Case, lane: int, **more: Any) -> torch.Tenso
 
 
 def run_cases(rank: int, world: int, chosen: list[Case], config: symmoe.Config) -> None:
+    """Each twice, with other numbers: the second time its form is known."""
+    twice = [replace(case, seed=case.seed + turn) for case in chosen for turn in range(2)]
     with symmoe.init(config=config, device="cpu") as group:
-        for number, case in enumerate(chosen):
-            lane = number % 3
+        for number, case in enumerate(twice):
+            lane = number // 2 % 3
             plain = call(group, case, lane)
             assert own_rows(case.sizes, rank).stop - own_rows(case.sizes, rank).start == len(plain)
             if not case.alike and rank % 2:

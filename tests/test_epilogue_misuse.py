@@ -10,6 +10,7 @@ import torch
 
 import symmoe
 import symmoe.testing
+from long_way import counted
 from ranks import Ranks
 from reference import assert_same_bits, noise
 
@@ -164,9 +165,21 @@ CALLS: list[tuple[type[Exception], str, Callable[[Given], None]]] = [
 
 def misused(rank: int, world: int, windows: bool) -> None:
     with symmoe.init(config=symmoe.Config(windows=windows), device="cpu") as group:
+
+        def right_calls() -> None:
+            for change in (lambda given: None, quantise):
+                given = Given(None)
+                change(given)
+                group.reduce_scatter(given.rows, given.out, epilogue=given.epilogue())
+                group.combine(given.rows, out=given.out, epilogue=given.epilogue())
+
+        right_calls()
         for kind, words, change in CALLS:
             if not windows and words.endswith("overlaps a window"):
                 continue
+            with counted(group) as taken:
+                right_calls()
+            assert not windows or taken == []  # so what is wrong is known but for one thing
             window = group.acquire("combine", (2 * TOKENS, HIDDEN), TYPE)
             given = Given(window)
             change(given)

@@ -212,7 +212,7 @@ def refusals(rank: int, world: int) -> None:
             ("lane 1", "reduce_scatter", (window,), {"lane": 1}),
             ("lane 1", "all_gather", (sent,), {"lane": 1}),
             ("out overlaps a", "reduce_scatter", (window, window[:4]), {}),
-            ("out overlaps a", "reduce_scatter", (out, sent), {}),
+            ("out overlaps a", "reduce_scatter", (out, sent), {"lane": 1}),
             ("out overlaps a", "combine", (out[:rows],), {"out": window[:4]}),
             ("overlaps expert_out", "combine", (window,), {}),
         ]

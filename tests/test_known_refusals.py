@@ -40,7 +40,9 @@ def wrong_calls(group: symmoe.Group) -> dict[str, Call]:
     source = torch.ones(TOKENS, HIDDEN, dtype=BF16)
     window = acquired(group, "combine", TOKENS, HIDDEN)
     elsewhere = group.acquire("dispatch", (TOKENS, HIDDEN), BF16)
+    in_lane_1 = group.acquire("dispatch", (TOKENS, HIDDEN), BF16, lane=1)
     assert elsewhere is not None
+    assert in_lane_1 is not None
     even = [TOKENS // world] * world
     own = TOKENS // world
     ids, experts = torch.zeros(TOKENS, SLOTS, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
@@ -82,7 +84,7 @@ def wrong_calls(group: symmoe.Group) -> dict[str, Call]:
         "out no tensor": combine(good, weights, out="text"),
         "out is the input": combine(good, weights, out=good.view(-1, HIDDEN)),
         "out in a window": combine(good, weights, out=window),
-        "out in another window": combine(good, weights, out=elsewhere),
+        "out in another window": combine(good, weights, out=in_lane_1),
         "experts in the window": combine(window[:4], weights, index=index),
         "routing of no type": combine(good, weights, routing=ids),
         "routing of other rows": combine(good, routing=Routing(ids[1:], None, experts)),
@@ -100,6 +102,7 @@ def wrong_calls(group: symmoe.Group) -> dict[str, Call]:
         "reduce: expert on no rank": reduce(source, routing=Routing(ids, None, experts + world)),
         "reduce: lane True": reduce(source, lane=True),
         "reduce: out in a window": reduce(source, window),
+        "reduce: out in another window": reduce(source, in_lane_1),
         "reduce: other rows of the input": reduce(source, source[1 : 1 + own]),
         "reduce: negative": reduce(torch._neg_view(source)),
         "reduce: negative out": reduce(window, torch._neg_view(source)),

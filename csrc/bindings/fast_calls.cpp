@@ -24,7 +24,8 @@ PyObject* run_combine(KnownCalls& calls, Given given) {
                             .lane = given[7],
                             .stream = given[8],
                             .threads = given[9],
-                            .cores = given[10]},
+                            .cores = given[10],
+                            .epilogue = given[12]},
                            /*weights=*/given[1], /*index=*/given[3], /*scale=*/given[4]);
 }
 
@@ -38,12 +39,13 @@ PyObject* run_rows(KnownCalls& calls, Given given) {
                                 .lane = given[4],
                                 .stream = given[5],
                                 .threads = given[6],
-                                .cores = given[7]});
+                                .cores = given[7],
+                                .epilogue = given[9]});
 }
 
 template <Plan::Kind kKind>
 py::object rows_function(Holder calls) {
-  return fast_function<KnownCalls, &run_rows<kKind>, 9>(Plan::name_of(kKind), std::move(calls));
+  return fast_function<KnownCalls, &run_rows<kKind>, 10>(Plan::name_of(kKind), std::move(calls));
 }
 
 struct KnownWindow {
@@ -56,21 +58,26 @@ PyObject* acquire_again(KnownWindow& window, Given) {
 }
 
 void remember(KnownCalls& calls, const std::shared_ptr<Plan>& plan, py::object input,
-              py::object routing, py::object sizes, py::object padded_to, py::object new_output) {
+              py::object output, py::object routing, py::object sizes, py::object padded_to,
+              py::object epilogue, const kernels::Epilogue* steps, py::object new_output) {
   calls.remember({.input = std::move(input),
+                  .output = std::move(output),
                   .weights = py::none(),
                   .index = py::none(),
                   .routing = std::move(routing),
                   .sizes = std::move(sizes),
                   .padded_to = std::move(padded_to),
+                  .epilogue = std::move(epilogue),
+                  .steps = steps,
                   .new_output = std::move(new_output)},
                  plan);
 }
 
 void remember_combine(KnownCalls& calls, const std::shared_ptr<Plan>& plan, py::object expert_out,
-                      py::object weights, py::object index, py::object routing, int64_t slots,
-                      int64_t pairs, int weights_type, bool index_is_64bit, py::object sizes,
-                      py::object padded_to, py::object new_output) {
+                      py::object output, py::object weights, py::object index, py::object routing,
+                      int64_t slots, int64_t pairs, int weights_type, bool index_is_64bit,
+                      py::object sizes, py::object padded_to, py::object epilogue,
+                      const kernels::Epilogue* steps, py::object new_output) {
   const kernels::TopkReduceArgs sum{.tokens = plan->rows,
                                     .slots = slots,
                                     .hidden = plan->hidden,
@@ -80,11 +87,14 @@ void remember_combine(KnownCalls& calls, const std::shared_ptr<Plan>& plan, py::
                                     .weights_type = dtype_from(weights_type),
                                     .index_is_64bit = index_is_64bit};
   calls.remember_combine({.input = std::move(expert_out),
+                          .output = std::move(output),
                           .weights = std::move(weights),
                           .index = std::move(index),
                           .routing = std::move(routing),
                           .sizes = std::move(sizes),
                           .padded_to = std::move(padded_to),
+                          .epilogue = std::move(epilogue),
+                          .steps = steps,
                           .new_output = std::move(new_output)},
                          plan, sum);
 }
@@ -101,20 +111,29 @@ py::object remember_window(const Holder& calls, const std::shared_ptr<Buffer>& b
 
 void bind_known_calls(py::module_& module) {
   py::class_<KnownCalls, Holder>(module, "KnownCalls")
-      .def(py::init<py::object, const py::type&, py::type>(), py::arg("group"),
-           py::arg("tensor_type"), py::arg("routing_type"))
-      .def("remember", &remember, py::arg("plan"), py::arg("input"), py::arg("routing"),
-           py::arg("sizes"), py::arg("padded_to"), py::arg("new_output"))
+      .def(py::init([](py::object given, py::type routing, py::type epilogue, py::type tensor,
+                       py::type parameter, py::object is_grad_enabled) {
+             return std::make_shared<KnownCalls>(
+                 std::move(given), std::move(routing),
+                 EpilogueReader::Types{std::move(tensor), std::move(parameter), std::move(epilogue),
+                                       std::move(is_grad_enabled)});
+           }),
+           py::arg("group"), py::arg("routing_type"), py::arg("epilogue_type"),
+           py::arg("tensor_type"), py::arg("parameter_type"), py::arg("is_grad_enabled"))
+      .def("remember", &remember, py::arg("plan"), py::arg("input"), py::arg("output"),
+           py::arg("routing"), py::arg("sizes"), py::arg("padded_to"), py::arg("epilogue"),
+           py::arg("steps"), py::arg("new_output"))
       .def("remember_combine", &remember_combine, py::arg("plan"), py::arg("expert_out"),
-           py::arg("weights"), py::arg("index"), py::arg("routing"), py::arg("slots"),
-           py::arg("pairs"), py::arg("weights_type"), py::arg("index_is_64bit"), py::arg("sizes"),
-           py::arg("padded_to"), py::arg("new_output"))
+           py::arg("output"), py::arg("weights"), py::arg("index"), py::arg("routing"),
+           py::arg("slots"), py::arg("pairs"), py::arg("weights_type"), py::arg("index_is_64bit"),
+           py::arg("sizes"), py::arg("padded_to"), py::arg("epilogue"), py::arg("steps"),
+           py::arg("new_output"))
       .def("remember_window", &remember_window, py::arg("buffer"), py::arg("tensor"))
       .def("forget", &KnownCalls::forget)
       .def_property_readonly("reduce_scatter", &rows_function<Plan::Kind::kReduceScatter>)
       .def_property_readonly("all_gather", &rows_function<Plan::Kind::kAllGather>)
       .def_property_readonly("combine", [](Holder calls) {
-        return fast_function<KnownCalls, &run_combine, 12>("combine", std::move(calls));
+        return fast_function<KnownCalls, &run_combine, 13>("combine", std::move(calls));
       });
 }
 

@@ -176,7 +176,6 @@ void bind_calls(py::class_<GroupHandle>& group) {
           },
           py::arg("plan"), py::arg("input"), py::arg("output"), py::arg("threads"),
           py::arg("routing") = py::none(), py::arg("epilogue") = py::none())
-      .def("combine", &combine_at_once)
       .def("all_gather",
            [](GroupHandle& self, const Plan& plan, Buffer& buffer, size_t offset, uintptr_t output,
               int threads) {
@@ -229,6 +228,12 @@ void bind_memory(py::class_<GroupHandle>& group) {
            [](GroupHandle& self, uintptr_t address, size_t nbytes) {
              return self.call([&](Engine& engine) {
                return engine.overlaps(pointer<const void>(address), nbytes);
+             });
+           })
+      .def("why_no_output",
+           [](GroupHandle& self, uintptr_t address, size_t nbytes, int lane) {
+             return self.call([&](Engine& engine) {
+               return engine.why_no_output(pointer<const void>(address), nbytes, lane);
              });
            })
       .def("reserve",

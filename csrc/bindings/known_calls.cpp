@@ -18,8 +18,11 @@ MemoryRange range_of(const TensorFacts& facts) {
   return {static_cast<const std::byte*>(facts.data), facts.bytes};
 }
 
-bool is_apart(MemoryRange a, MemoryRange b) {
-  return a.begin + a.bytes <= b.begin || b.begin + b.bytes <= a.begin;
+// Whether `out` may be where it is beside a call's input: apart from it or, where rows are
+// gathered, around it, so that the own ones are in their place already.
+bool may_write(const Plan& plan, MemoryRange in, MemoryRange out) {
+  return is_apart(in, out) || (plan.kind == Plan::Kind::kAllGather &&
+                               in.begin == out.begin + plan.bytes_of(plan.own_begin()));
 }
 
 // The masks of a call whose plan is of routed ones; of others there are none.
@@ -59,10 +62,11 @@ PyObject* answer(PyObject* object) {
 
 }  // namespace
 
-KnownCalls::KnownCalls(py::object group, const py::type& tensor_type, py::type routing_type)
+KnownCalls::KnownCalls(py::object group, py::type routing_type, const EpilogueReader::Types& types)
     : group_(std::move(group)),
       handle_(group_.cast<const GroupHandle*>()),
-      reader_(tensor_type),
+      reader_(types.tensor),
+      epilogues_(types),
       routing_type_(std::move(routing_type)),
       ids_name_("topk_ids"),
       experts_name_("expert_to_rank"),
@@ -97,8 +101,19 @@ void KnownCalls::keep(Calls& calls, const Form& form, const std::shared_ptr<cons
                       const kernels::TopkReduceArgs& sum) {
   if (!reader_.can_read()) return;
   Tensors tensors;
-  if (!read_routing(form.routing.ptr(), &tensors)) return;
+  if (!read_routing(form.routing.ptr(), &tensors) ||
+      !epilogues_.read(form.epilogue.ptr(), &tensors.epilogue)) {
+    return;
+  }
   KnownCall made;
+  TensorFacts output;
+  if (!reader_.read(form.output.ptr(), &output)) return;
+  made.output_type = output.type;
+  if (form.steps != nullptr) {
+    auto epilogue = KnownEpilogue::like(tensors.epilogue, *form.steps);
+    if (!epilogue) return;
+    made.epilogue = std::move(*epilogue);
+  }
   made.plan = plan;
   made.sum = sum;
   made.new_output = form.new_output;
@@ -124,7 +139,8 @@ void KnownCalls::keep(Calls& calls, const Form& form, const std::shared_ptr<cons
   // A call that is known may go the long way all the same, time and again.
   if (std::any_of(calls.begin(), calls.end(), [&](const auto& call) {
         return call->plan == plan && call->input == made.input && call->weights == made.weights &&
-               call->index == made.index && call->ids == made.ids && call->experts == made.experts;
+               call->index == made.index && call->ids == made.ids &&
+               call->experts == made.experts && call->epilogue == made.epilogue;
       })) {
     return;
   }
@@ -138,7 +154,8 @@ std::shared_ptr<const KnownCall> KnownCalls::find(Calls& calls, const Arguments&
     return call->input.equal(tensors.input) && call->weights.equal(tensors.weights) &&
            call->index.equal(tensors.index) && call->ids.equal(tensors.ids) &&
            call->experts.equal(tensors.experts) && is_int(given.lane, call->plan->lane) &&
-           call->sizes.equal(given.sizes) && call->padded_to.equal(given.padded_to);
+           call->sizes.equal(given.sizes) && call->padded_to.equal(given.padded_to) &&
+           call->epilogue.equal(tensors.epilogue);
   });
   if (found == calls.end()) return nullptr;
   std::rotate(calls.begin(), found, found + 1);
@@ -154,12 +171,15 @@ bool KnownCalls::read_routing(PyObject* routing, Tensors* tensors) const {
          reader_.read_result(py::object(given.attr(experts_name_)).ptr(), &tensors->experts);
 }
 
-py::object KnownCalls::output_for(const KnownCall& call, PyObject* out, TensorFacts* facts) const {
+py::object KnownCalls::output_for(const KnownCall& call, PyObject* out, MemoryRange* target) const {
   const Plan& plan = *call.plan;
+  TensorFacts facts;
   py::object output = out == Py_None ? call.new_output() : py::reinterpret_borrow<py::object>(out);
-  if (!reader_.read_result(output.ptr(), facts)) return {};
-  const bool fits = facts->type == call.input.type && facts->dims == 2 &&
-                    facts->shape[1] == plan.hidden && facts->bytes >= plan.output_bytes();
+  if (!reader_.read_result(output.ptr(), &facts)) return {};
+  *target = {static_cast<const std::byte*>(facts.data),
+             plan.output_bytes() / size_of(plan.dtype) * call.output_type.bits / 8};
+  const bool fits = facts.type == call.output_type && facts.dims == 2 &&
+                    facts.shape[1] == plan.hidden && facts.bytes >= target->bytes;
   return fits ? output : py::object();
 }
 
@@ -177,33 +197,39 @@ PyObject* KnownCalls::run_rows(Plan::Kind kind, const Arguments& given) {
   Calls& calls = rows_of(kind);
   Tensors tensors;
   if (calls.empty() || given.stream != Py_None ||
-      !reader_.read_input(given.input, &tensors.input) || !read_routing(given.routing, &tensors)) {
+      !reader_.read_input(given.input, &tensors.input) || !read_routing(given.routing, &tensors) ||
+      !epilogues_.read(given.epilogue, &tensors.epilogue)) {
     return answer(Py_None);
   }
   const auto call = find(calls, given, tensors);
   if (call == nullptr) return answer(Py_None);
   const Plan& plan = *call->plan;
-  TensorFacts target;
-  py::object output = output_for(*call, given.out, &target);
+  MemoryRange out;
+  py::object output = output_for(*call, given.out, &out);
   const MemoryRange in{range_of(tensors.input).begin, plan.input_bytes()};
-  const MemoryRange out{range_of(target).begin, plan.output_bytes()};
-  if (!output || !is_apart(in, out)) return answer(Py_None);
+  if (!output || !may_write(plan, in, out) ||
+      (tensors.epilogue.given && !writes_apart(tensors.epilogue, plan, out, {in, {}, {}}))) {
+    return answer(Py_None);
+  }
   RoutingOfCall routing(plan, tensors.ids, tensors.experts);
   if (routing.is_wrong()) return answer(Py_None);
 
   const int threads = threads_of(given);
   const bool reduces = kind == Plan::Kind::kReduceScatter;
+  const kernels::Epilogue steps = call->epilogue.steps(tensors.epilogue);
+  const kernels::Epilogue* const epilogue = tensors.epilogue.given ? &steps : nullptr;
+  auto* const target = const_cast<std::byte*>(out.begin);
   const bool done = handle_->call([&](Engine& engine) {
     size_t offset = 0;
     const auto window = engine.find(in.begin, &offset);
     if (window == nullptr) {
-      return reduces
-                 ? engine.reduce_scatter_staged(plan, in.begin, target.data, threads, routing.get())
-                 : engine.all_gather_staged(plan, in.begin, target.data, threads);
+      return reduces ? engine.reduce_scatter_staged(plan, in.begin, target, threads, routing.get(),
+                                                    epilogue)
+                     : engine.all_gather_staged(plan, in.begin, target, threads);
     }
-    return reduces
-               ? engine.reduce_scatter(plan, *window, offset, target.data, threads, routing.get())
-               : engine.all_gather(plan, *window, offset, target.data, threads);
+    return reduces ? engine.reduce_scatter(plan, *window, offset, target, threads, routing.get(),
+                                           epilogue)
+                   : engine.all_gather(plan, *window, offset, target, threads);
   });
   return done ? output.release().ptr() : answer(Py_False);
 }
@@ -225,14 +251,20 @@ PyObject* KnownCalls::run_combine(const Arguments& given, PyObject* weights, PyO
     if (weights == Py_None && !summed) weights = own_weights.ptr();
   }
   if ((weights != Py_None && !reader_.read_input(weights, &tensors.weights)) ||
-      (index != Py_None && !reader_.read_result(index, &tensors.index))) {
+      (index != Py_None && !reader_.read_result(index, &tensors.index)) ||
+      !epilogues_.read(given.epilogue, &tensors.epilogue)) {
     return answer(Py_None);
   }
   const auto call = find(combines_, given, tensors);
   if (call == nullptr) return answer(Py_None);
-  TensorFacts target;
-  py::object output = output_for(*call, given.out, &target);
-  if (!output) return answer(Py_None);
+  const CombineInputs inputs{range_of(tensors.input), range_of(tensors.weights),
+                             range_of(tensors.index)};
+  MemoryRange out;
+  py::object output = output_for(*call, given.out, &out);
+  if (!output ||
+      (tensors.epilogue.given && !writes_apart(tensors.epilogue, *call->plan, out, inputs))) {
+    return answer(Py_None);
+  }
   RoutingOfCall routing(*call->plan, tensors.ids, tensors.experts);
   if (routing.is_wrong()) return answer(Py_None);
 
@@ -242,11 +274,11 @@ PyObject* KnownCalls::run_combine(const Arguments& given, PyObject* weights, PyO
   sum.index = tensors.index.data;
   sum.has_scale = scale != Py_None;
   if (sum.has_scale) sum.scale = fp32_of(PyFloat_AS_DOUBLE(scale));
-  const CombineInputs inputs{range_of(tensors.input), range_of(tensors.weights),
-                             range_of(tensors.index)};
   const int threads = threads_of(given);
+  const kernels::Epilogue steps = call->epilogue.steps(tensors.epilogue);
   switch (handle_->call([&](Engine& engine) {
-    return engine.combine(*call->plan, sum, inputs, target.data, threads, routing.get());
+    return engine.combine(*call->plan, sum, inputs, const_cast<std::byte*>(out.begin), threads,
+                          routing.get(), tensors.epilogue.given ? &steps : nullptr);
   })) {
     case Combined::kDone:
       return output.release().ptr();

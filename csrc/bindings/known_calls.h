@@ -9,6 +9,7 @@
 
 #include "bindings/group_handle.h"
 #include "bindings/known_arguments.h"
+#include "bindings/known_epilogue.h"
 #include "bindings/tensor_reader.h"
 #include "collectives/plan.h"
 #include "kernels/cpu/kernels.h"
@@ -24,6 +25,8 @@ struct KnownCall {
   KnownTensor experts;
   KnownIntegers sizes;
   KnownIntegers padded_to;
+  KnownEpilogue epilogue;
+  ElementType output_type;
   std::shared_ptr<const Plan> plan;
   kernels::TopkReduceArgs sum;  // of a combine; without addresses
   pybind11::object new_output;  // makes one for a call without `out`
@@ -46,13 +49,15 @@ struct AcquiredWindow {
 class KnownCalls {
  public:
   // `group` is a GroupHandle; `routing_type` is symmoe.Routing.
-  KnownCalls(pybind11::object group, const pybind11::type& tensor_type,
-             pybind11::type routing_type);
+  KnownCalls(pybind11::object group, pybind11::type routing_type,
+             const EpilogueReader::Types& types);
 
-  // As they stood in a call that was found right. The weights are those that were applied, whether
-  // given or the routing's; all but the input may be None.
+  // As they stood in a call that was found right, with its output. The weights are those that were
+  // applied, whether given or the routing's; all but the input and the output may be None. `steps`
+  // are the epilogue's, null without one.
   struct Form {
-    pybind11::object input, weights, index, routing, sizes, padded_to;
+    pybind11::object input, output, weights, index, routing, sizes, padded_to, epilogue;
+    const kernels::Epilogue* steps;
     pybind11::object new_output;
   };
   void remember(const Form& form, const std::shared_ptr<const Plan>& plan);
@@ -65,7 +70,8 @@ class KnownCalls {
 
   // What every call has; it uses the smaller number of threads and cores.
   struct Arguments {
-    PyObject *input, *out, *routing, *sizes, *padded_to, *lane, *stream, *threads, *cores;
+    PyObject *input, *out, *routing, *sizes, *padded_to, *lane, *stream, *threads, *cores,
+        *epilogue;
   };
   PyObject* run_rows(Plan::Kind kind, const Arguments& given);
   PyObject* run_combine(const Arguments& given, PyObject* weights, PyObject* index,
@@ -78,6 +84,7 @@ class KnownCalls {
   using Calls = std::vector<std::shared_ptr<const KnownCall>>;  // last used first
   struct Tensors {
     TensorFacts input, weights, index, ids, experts;
+    EpilogueFacts epilogue;
   };
 
   Calls& rows_of(Plan::Kind kind) { return rows_[static_cast<size_t>(kind)]; }
@@ -87,12 +94,13 @@ class KnownCalls {
                                                const Tensors& tensors);
   // False unless it is None or a Routing with tensors that can be read.
   bool read_routing(PyObject* routing, Tensors* tensors) const;
-  // The output to write and what it is; null if it does not fit.
-  pybind11::object output_for(const KnownCall& call, PyObject* out, TensorFacts* facts) const;
+  // The output to write and where it is; null if it does not fit.
+  pybind11::object output_for(const KnownCall& call, PyObject* out, MemoryRange* target) const;
 
   pybind11::object group_;
   const GroupHandle* handle_;
   TensorReader reader_;
+  EpilogueReader epilogues_;
   pybind11::type routing_type_;
   pybind11::str ids_name_, experts_name_, weights_name_;
   std::array<Calls, Plan::kKinds> rows_;

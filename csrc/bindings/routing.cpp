@@ -28,19 +28,6 @@ std::shared_ptr<Routing> make_routing(int64_t rows, const std::vector<int64_t>& 
                            .ids_are_64bit = ids_are_64bit});
 }
 
-MemoryRange range_of(const void* begin, int64_t elements, size_t element_bytes) {
-  return {static_cast<const std::byte*>(begin),
-          begin == nullptr ? 0 : static_cast<size_t>(elements) * element_bytes};
-}
-
-CombineInputs inputs_of(const kernels::TopkReduceArgs& sum) {
-  const int64_t slots = sum.tokens * sum.slots;
-  const int64_t rows = sum.index != nullptr ? sum.pairs : slots;
-  return {range_of(sum.input, rows * sum.hidden, size_of(sum.input_type)),
-          range_of(sum.weights, slots, size_of(sum.weights_type)),
-          range_of(sum.index, slots, sum.index_is_64bit ? sizeof(int64_t) : sizeof(int32_t))};
-}
-
 }  // namespace
 
 kernels::TopkReduceArgs sum_from(uintptr_t input, uintptr_t weights, uintptr_t index,
@@ -61,29 +48,6 @@ kernels::TopkReduceArgs sum_from(uintptr_t input, uintptr_t weights, uintptr_t i
           .output_type = dtype_from(output_type),
           .weights_type = dtype_from(weights_type),
           .index_is_64bit = index_is_64bit};
-}
-
-std::optional<bool> combine_at_once(GroupHandle& group, const Plan& plan, const Routing* routing,
-                                    uintptr_t input, uintptr_t weights, uintptr_t index,
-                                    uintptr_t output, int64_t tokens, int64_t slots, int64_t hidden,
-                                    int64_t pairs, std::optional<double> scale, int input_type,
-                                    int output_type, int weights_type, bool index_is_64bit,
-                                    int threads, const kernels::Epilogue* epilogue) {
-  const kernels::TopkReduceArgs sum =
-      sum_from(input, weights, index, 0, tokens, slots, hidden, pairs, scale, input_type,
-               output_type, weights_type, index_is_64bit);
-  switch (group.call([&](Engine& engine) {
-    return engine.combine(plan, sum, inputs_of(sum), pointer<void>(output), threads, routing,
-                          epilogue);
-  })) {
-    case Combined::kDone:
-      return true;
-    case Combined::kNoWindow:
-      return false;
-    case Combined::kUnready:
-      break;
-  }
-  return std::nullopt;
 }
 
 void bind_routing(py::module_& module) {

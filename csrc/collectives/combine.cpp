@@ -59,10 +59,11 @@ Combined Engine::combine(const Plan& plan, kernels::TopkReduceArgs sum, const Co
       })) {
     return Combined::kUnready;
   }
-  if (target.bytes != 0 && (output == nullptr || pool_.overlaps(target.begin, target.bytes))) {
+  if (target.bytes != 0 &&
+      (output == nullptr || !why_no_output(output, target.bytes, plan.lane).empty())) {
     return Combined::kUnready;
   }
-  require_output_outside(call);
+  require_places(call);
   sum.output = buffer->window.base;
   kernels::check_topk_reduce(sum);
   return guarded([&] {

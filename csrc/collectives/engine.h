@@ -69,8 +69,9 @@ class Engine {
   bool rearm(Buffer& buffer);
   std::string refusal() const;
 
-  // Each: collective. `output` takes plan.output_bytes(). False: some rank had no window for the
-  // call, so that all ranks must take their fallback now; nothing was written.
+  // Each: collective. `output` takes plan.output_bytes(), where why_no_output allows it. False:
+  // some rank had no window for the call, so that all ranks must take their fallback now; nothing
+  // was written.
   // From a pool buffer, at `offset`: zero staging.
   // With a routing (and a plan that is routed), of a row only ranks in its mask must have written
   // anything; the others' is not read.
@@ -109,6 +110,9 @@ class Engine {
 
   std::shared_ptr<Buffer> find(const void* address, size_t* offset) const;
   bool overlaps(const void* address, size_t bytes) const;
+  // What is wrong with memory as the output of a call of a lane; empty: nothing. It may lie in an
+  // acquired window for dispatch, from which it can be gathered with nothing staged.
+  std::string why_no_output(const void* memory, size_t bytes, int lane) const;
 
   // Throws Closed, Poisoned, or PeerLost if the group cannot do another call.
   void check();
@@ -128,7 +132,7 @@ class Engine {
 
   // Calls that move rows (transfer.cpp).
   void require_fit(const Call& call) const;
-  void require_output_outside(const Call& call) const;
+  void require_places(const Call& call) const;
   Posting posting_from(const Call& call, const Buffer& buffer, size_t offset) const;
   std::shared_ptr<Buffer> stage_for(const Plan& plan, size_t bytes);
   bool from_pool(const Call& call, Buffer& buffer, size_t offset);

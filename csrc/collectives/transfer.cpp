@@ -37,20 +37,50 @@ void Engine::require_fit(const Call& call) const {
   }
 }
 
-void Engine::require_output_outside(const Call& call) const {
+// Rows may go to the caller's memory, and to a window that they will be gathered from, or into.
+std::string Engine::why_no_output(const void* memory, size_t bytes, int lane) const {
+  const auto* const begin = static_cast<const std::byte*>(memory);
+  if (bytes == 0 || !pool_.overlaps(begin, bytes)) return "";
+  size_t offset = 0;
+  const std::shared_ptr<Buffer> buffer = pool_.find(begin, &offset);
+  if (buffer == nullptr || bytes > buffer->window.bytes - offset) {
+    return "overlaps a window and does not lie in it; it must be the caller's memory";
+  }
+  const Slot& slot = buffer->slot;
+  if (slot.use != Use::kAcquired || slot.role != Role::kDispatch || slot.lane != lane) {
+    const auto text = [](Role role, int number) {
+      return std::string(name_of(role)) + ", lane " + std::to_string(number);
+    };
+    return "overlaps a window" + std::string(slot.use == Use::kStage ? " that stages" : "") +
+           " for " + text(slot.role, slot.lane) +
+           "; it must be the caller's memory, or lie in one acquired for " +
+           text(Role::kDispatch, lane);
+  }
+  if (buffer->retired.load(std::memory_order_relaxed)) {
+    return "overlaps a window that was outgrown: acquire it again";
+  }
+  if (!buffer->armed.load(std::memory_order_relaxed)) {
+    return "overlaps a window that was gathered already: acquire it again before it is written";
+  }
+  return "";
+}
+
+void Engine::require_places(const Call& call) const {
   const Plan& plan = call.plan;
   if (plan.output_bytes() == 0) return;
   if (call.output == nullptr) {
     throw InvalidArgument(at(plan.operation()) + ": out is null (" + plan.text + ")");
   }
+  const std::string reason = why_no_output(call.output, call.output_bytes(), plan.lane);
+  if (!reason.empty()) {
+    throw InvalidArgument(at(plan.operation()) + ": out " + reason + " (" + plan.text + ")");
+  }
+  if (call.epilogue == nullptr) return;
   const auto require_outside = [&](const char* name, const void* memory, size_t bytes) {
     if (memory == nullptr || !pool_.overlaps(static_cast<const std::byte*>(memory), bytes)) return;
     throw InvalidArgument(at(plan.operation()) + ": " + name +
-                          " overlaps a buffer of the pool; it must be the caller's memory (" +
-                          plan.text + ")");
+                          " overlaps a window; it must be the caller's memory (" + plan.text + ")");
   };
-  require_outside("out", call.output, call.output_bytes());
-  if (call.epilogue == nullptr) return;
   const auto rows = static_cast<size_t>(plan.own_count());
   require_outside("residual", call.epilogue->residual, plan.output_bytes());
   require_outside("shared", call.epilogue->shared, plan.output_bytes());
@@ -101,7 +131,7 @@ bool Engine::from_pool(const Call& call, Buffer& buffer, size_t offset) {
 
 bool Engine::from_taken(const Call& call, Exchange& exchange, Buffer& buffer, size_t offset) {
   const Posting posting = posting_from(call, buffer, offset);
-  require_output_outside(call);
+  require_places(call);
   return guarded([&] {
     exchange.open();
     buffer.armed.store(false, std::memory_order_relaxed);
@@ -119,7 +149,7 @@ bool Engine::from_memory(const Call& call, const void* input) {
   if (input == nullptr && plan.input_bytes() != 0) {
     throw InvalidArgument(at(plan.operation()) + ": input has no memory (" + plan.text + ")");
   }
-  require_output_outside(call);
+  require_places(call);
   const auto* const rows = static_cast<const std::byte*>(input);
   return guarded([&] {
     exchange.open();

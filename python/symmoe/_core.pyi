@@ -200,6 +200,8 @@ class Group:
         """The buffer that holds an address, and the offset in it."""
     def overlaps(self, address: int, nbytes: int) -> bool:
         """Whether a range touches any window of this rank."""
+    def why_no_output(self, address: int, nbytes: int, lane: int) -> str:
+        """What is wrong with memory as an output of a lane; empty: nothing."""
     def reduce_scatter(
         self,
         plan: Plan,
@@ -224,31 +226,6 @@ class Group:
         epilogue: Epilogue | None = None,
     ) -> bool:
         """Like reduce_scatter, for partial rows in other memory."""
-    def combine(
-        self,
-        plan: Plan,
-        routing: Routing | None,
-        input: int,
-        weights: int,
-        index: int,
-        output: int,
-        tokens: int,
-        slots: int,
-        hidden: int,
-        pairs: int,
-        scale: float | None,
-        input_type: int,
-        output_type: int,
-        weights_type: int,
-        index_is_64bit: bool,
-        threads: int,
-        epilogue: Epilogue | None,
-    ) -> bool | None:
-        """acquire, topk_reduce and reduce_scatter. `output`: the own rows.
-
-        False: some rank has no window, all ranks must take the fallback together now. None: nothing
-        has happened, since there is no window here yet, or memory overlaps.
-        """
     def all_gather(
         self, plan: Plan, buffer: Buffer, offset: int, output: int, threads: int
     ) -> bool: ...
@@ -443,26 +420,37 @@ class KnownCalls:
     """
 
     def __init__(
-        self, group: Group, tensor_type: type[torch.Tensor], routing_type: type
+        self,
+        group: Group,
+        routing_type: type,
+        epilogue_type: type,
+        tensor_type: type[torch.Tensor],
+        parameter_type: type[torch.Tensor],
+        is_grad_enabled: Callable[[], bool],
     ) -> None: ...
     def remember(
         self,
         plan: Plan,
         input: torch.Tensor,
+        output: torch.Tensor,
         routing: object,
         sizes: object,
         padded_to: object,
+        epilogue: object,
+        steps: Epilogue | None,
         new_output: Callable[[], torch.Tensor],
     ) -> None:
         """From now on such a reduce_scatter or all_gather is known, whatever the plan is of.
 
-        The arguments are those of a call that was right. Nothing is remembered where the tensor
-        cannot be read in C (a subclass; a torch without DLPack's table of functions).
+        The arguments are those of a call that was right, and `steps` what its epilogue came to.
+        Nothing is remembered where a tensor cannot be read in C (a subclass; a torch without
+        DLPack's table of functions).
         """
     def remember_combine(
         self,
         plan: Plan,
         expert_out: torch.Tensor,
+        output: torch.Tensor,
         weights: torch.Tensor | None,
         index: torch.Tensor | None,
         routing: object,
@@ -472,6 +460,8 @@ class KnownCalls:
         index_is_64bit: bool,
         sizes: object,
         padded_to: object,
+        epilogue: object,
+        steps: Epilogue | None,
         new_output: Callable[[], torch.Tensor],
     ) -> None:
         """The same for combine; `plan` is its reduce_scatter's, the weights those it applied."""
@@ -486,7 +476,7 @@ class KnownCalls:
         """No call is known any more."""
     @property
     def reduce_scatter(self) -> Callable[..., torch.Tensor | bool | None]:
-        """(input, out, sizes, padded_to, lane, stream, threads, cores, routing)."""
+        """(input, out, sizes, padded_to, lane, stream, threads, cores, routing, epilogue)."""
     @property
     def all_gather(self) -> Callable[..., torch.Tensor | bool | None]:
         """As reduce_scatter."""

@@ -73,7 +73,10 @@ class Arguments:
         self._core = core
         self._checks = checks
         self._layouts = Layouts(rank, world, self._where)
-        self._known = None if core is None else _core.KnownCalls(core, torch.Tensor, Routing)
+        self._known = None
+        if core is not None:
+            tensors = (torch.Tensor, torch.nn.Parameter, torch.is_grad_enabled)
+            self._known = _core.KnownCalls(core, Routing, Epilogue, *tensors)
         self._views = ViewCache(core, self._known)
         self._by_key = self._views.by_key
 
@@ -112,7 +115,7 @@ class Arguments:
         address, target = tensor.data_ptr(), out.data_ptr()
         if target + out_bytes <= address or address + layout.in_bytes <= target:
             return Prepared(layout, False, masks, steps)
-        self._require_outside(layout, out)
+        self._require_place(layout, out)
         in_place = check_overlap(self._where[operation], tensor, out, layout)
         if in_place and out.dtype is not layout.dtype:
             raise ValueError(
@@ -142,7 +145,7 @@ class Arguments:
         target: Span = ("out", 0, 0)
         if out is not None:
             check_output(where, out, steps.dtype, shape)
-            self._require_outside(layout, out)
+            self._require_place(layout, out)
             target = ("out", out.data_ptr(), shape[0] * shape[1] * steps.dtype.itemsize)
         in_window = None if self._core is None else self._core.overlaps
         check_apart(where, steps, target, inputs, in_window)
@@ -174,8 +177,8 @@ class Arguments:
     def _check_output(self, layout: Layout, out: torch.Tensor, core_refuses: bool = True) -> None:
         """Raises unless `out` can take the call's result.
 
-        It may not lie in a window either. If `core_refuses` that is left to the core, unless there
-        is a fallback in front of it, or a comparison that it would come too late for.
+        Nor may it lie in a window that is not for it. If `core_refuses` that is left to the core,
+        unless there is a fallback in front of it, or a comparison that it would come too late for.
         """
         core_refuses = core_refuses and layout.plan is not None and not self._checks
         if (
@@ -188,18 +191,16 @@ class Arguments:
         where = self._where[layout.operation]
         check_output(where, out, layout.dtype, layout.out_shape)
         if not core_refuses:
-            self._require_outside(layout, out)
+            self._require_place(layout, out)
 
-    def _require_outside(self, layout: Layout, out: torch.Tensor) -> None:
-        """Raises ValueError if the call's result would lie in a window."""
+    def _require_place(self, layout: Layout, out: torch.Tensor) -> None:
+        """Raises ValueError if the call's result would lie in a window that is not for it."""
         if self._core is None or not layout.out_bytes:
             return
         nbytes = layout.out_bytes // layout.dtype.itemsize * out.itemsize
-        if self._core.overlaps(out.data_ptr(), nbytes):
-            raise ValueError(
-                f"{self._where[layout.operation]}: out overlaps a window; it must be the caller's "
-                f"memory ({layout.text})"
-            )
+        reason = self._core.why_no_output(out.data_ptr(), nbytes, layout.lane)
+        if reason:
+            raise ValueError(f"{self._where[layout.operation]}: out {reason} ({layout.text})")
 
     def _prepare_combine(
         self,

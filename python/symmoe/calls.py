@@ -25,9 +25,9 @@ from .decision import PROCESS_GROUP, Shortage, choose
 from .epilogue import Epilogue, Steps
 from .errors import ClosedError, MismatchError, PoisonedError, SymmoeError
 from .observing import watch
-from .plans import ALL_GATHER, REDUCE_SCATTER, WINDOW_TYPES, Layout, Sizes
+from .plans import ALL_GATHER, REDUCE_SCATTER, Layout, Sizes
 from .routing import Routing
-from .topk import Terms, core_arguments
+from .topk import Terms
 
 # A call's output; None: not a known call, nothing was done; False: some rank has no window.
 Known: TypeAlias = "torch.Tensor | bool | None"
@@ -190,40 +190,26 @@ class Calls(Arguments):
             raise
         if watch.on:
             tags.after(layout, out)
-        rememberable = layout.plan and layout.in_bytes and not in_place and steps is None
-        if self._known and not self._checks and layout.plan and rememberable:
-            maker = _maker_of(layout)
-            self._known.remember(layout.plan, tensor, routing, sizes, padded_to, maker)
+        if self._known and not self._checks and layout.plan and layout.in_bytes:
+            maker, core = _maker_of(layout, steps), None if steps is None else steps.core
+            self._known.remember(
+                layout.plan, tensor, out, routing, sizes, padded_to, epilogue, core, maker
+            )
         return out
-
-    def _combine_at_once(
-        self,
-        layout: Layout,
-        masks: _core.Routing | None,
-        terms: Terms,
-        out: torch.Tensor | None,
-        steps: Steps | None,
-    ) -> Known:
-        """A combine as one call of the core, if there is a window for it already."""
-        if self._core is None or layout.plan is None or not layout.in_bytes or self._shortages:
-            return None
-        if out is None:
-            out = _maker_of(layout, steps)()
-        arguments = core_arguments(terms, out.data_ptr(), WINDOW_TYPES[layout.dtype])
-        epilogue = None if steps is None else steps.core
-        done = self._core.combine(layout.plan, masks, *arguments, self._thread_count(), epilogue)
-        return out if done else done
 
     def _remember_combine(
         self,
         layout: Layout,
         terms: Terms,
+        out: torch.Tensor,
         expert_out: torch.Tensor,
         topk_weights: torch.Tensor | None,
         index: torch.Tensor | None,
         routing: Routing | None,
         sizes: Sizes,
         padded_to: int | None,
+        epilogue: Epilogue | None,
+        steps: Steps | None,
     ) -> None:
         """Lets the next combine of this form go the short way."""
         if routing is not None and terms.weights_at:
@@ -232,6 +218,7 @@ class Calls(Arguments):
             self._known.remember_combine(
                 layout.plan,
                 expert_out,
+                out,
                 topk_weights,
                 index,
                 routing,
@@ -241,7 +228,9 @@ class Calls(Arguments):
                 terms.index_is_64bit,
                 sizes,
                 padded_to,
-                _maker_of(layout),
+                epilogue,
+                None if steps is None else steps.core,
+                _maker_of(layout, steps),
             )
 
     def _collect(

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 from types import TracebackType
-from typing import Any
 
 import torch
 from torch import Tensor, get_num_threads
 
-from . import tags, topk
+from . import sequence, tags, topk
 from .calls import text_of
-from .decision import Decision, decide
 from .epilogue import Epilogue
+from .explaining import Explaining
 from .observing import watch
-from .plans import ALL_GATHER, REDUCE_SCATTER, WINDOW_TYPES, Layout, Sizes
+from .places import CPU
+from .plans import ALL_GATHER, REDUCE_SCATTER, WINDOW_TYPES, Sizes
 from .routing import Routing
-from .windows import Windows
 
 
-class Group(Windows):
+class Group(Explaining):
     """The ranks of a process group, with windows into each other's memory where that can be.
 
     Made by `symmoe.init`; a context manager. Calls of one lane come one after the other, in the
@@ -59,8 +57,10 @@ class Group(Windows):
             input: [rows, hidden], the same shape on all ranks, contiguous. In a window (from
                 `acquire`, or a contiguous part of it) nothing is copied before peers read it; it
                 must be a "combine" window of this lane.
-            out: At least [own rows, hidden]; rows beyond are left alone. Never in a window; of
-                other inputs it may be exactly the own slice. None: a new tensor.
+            out: At least [own rows, hidden]; rows beyond are left alone. It may lie in a "dispatch"
+                window of this lane, acquired since its last gather, to be gathered from there; in
+                no other one. Of inputs in no window it may be exactly the own slice. None: a new
+                tensor.
             sizes: None: rows / world_size each. An int R: R each, rank r's from row r * R on. Ints
                 by rank: that many each, one after the other, or with `padded_to` from row
                 r * padded_to on. Zeros are legal.
@@ -85,9 +85,18 @@ class Group(Windows):
             SymmoeError: A peer was lost, the deadline passed, the group is closed or poisoned.
         """
         known = None
-        if not self._shortages and epilogue is None and not watch.on:
+        if not self._shortages and not watch.on:
             known = self._known_reduce_scatter(
-                input, out, sizes, padded_to, lane, stream, get_num_threads(), self._cores, routing
+                input,
+                out,
+                sizes,
+                padded_to,
+                lane,
+                stream,
+                get_num_threads(),
+                self._cores,
+                routing,
+                epilogue,
             )
             if isinstance(known, Tensor):
                 return known
@@ -121,8 +130,10 @@ class Group(Windows):
             input: [own rows, hidden], contiguous; in a "dispatch" window of this lane nothing is
                 copied before peers read it, one of another role or lane is refused. Where rows are
                 padded it may have up to that many.
-            out: At least [rows of all ranks, hidden]; padding and rows beyond are left alone. Never
-                in a window; the input may be exactly the own slice of it. None: a new tensor.
+            out: At least [rows of all ranks, hidden]; padding and rows beyond are left alone. The
+                input may be exactly the own slice of it. In a "dispatch" window of this lane,
+                acquired since its last gather, the rows are read where they come to lie, until that
+                is acquired again; in no other window. None: a new tensor.
             sizes: None: as many rows on all ranks as here. Otherwise as in `reduce_scatter`.
             padded_to: As in `reduce_scatter`.
             lane: Which microbatch.
@@ -137,11 +148,82 @@ class Group(Windows):
         known = None
         if not self._shortages and not watch.on:
             known = self._known_all_gather(
-                input, out, sizes, padded_to, lane, stream, get_num_threads(), self._cores, None
+                input,
+                out,
+                sizes,
+                padded_to,
+                lane,
+                stream,
+                get_num_threads(),
+                self._cores,
+                None,
+                None,
             )
             if isinstance(known, Tensor):
                 return known
         return self._call(ALL_GATHER, input, out, sizes, padded_to, lane, False, stream, known)
+
+    def rs_norm_ag(
+        self,
+        input: torch.Tensor,
+        out: torch.Tensor | None = None,
+        *,
+        epilogue: Epilogue,
+        sizes: Sizes = None,
+        padded_to: int | None = None,
+        routing: Routing | None = None,
+        lane: int = 0,
+        deterministic: bool = False,
+        stream: object | None = None,
+    ) -> torch.Tensor:
+        """Sums partial rows, does an epilogue to the own ones and gathers all ranks'. Collective.
+
+        What stands between two parts of a sequence-parallel layer: the bits of `reduce_scatter`
+        with the epilogue and `all_gather` behind it, which it is.
+
+        Args:
+            input: As in `reduce_scatter`.
+            out: At least [rows of all ranks, hidden]; padding and rows beyond are left alone. In a
+                "dispatch" window of this lane that was acquired since its last gather, the own rows
+                are made where they are gathered from, and nothing is copied but what comes from the
+                peers. Nothing that the call uses may overlap it. None: a new tensor, padding 0.
+            epilogue: Of the own rows, not quantised. Its residual is this rank's own and updated.
+            sizes: As in `reduce_scatter`.
+            padded_to: As in `reduce_scatter`.
+            routing: As in `reduce_scatter`.
+            lane: Which microbatch; uses its "dispatch" window as well.
+            deterministic: As in `reduce_scatter`.
+            stream: None; for GPU builds.
+
+        Returns:
+            `out`.
+
+        Raises:
+            TypeError, ValueError, MismatchError, SymmoeError: As `reduce_scatter`.
+        """
+        routed = routing is not None
+        try:
+            ends = sequence.prepare(
+                self, CPU, input, out, epilogue, sizes, padded_to, routed, lane, stream
+            )
+        except (TypeError, ValueError) as error:
+            if self._checks:
+                self._report(lane, error)
+            raise
+        self.reduce_scatter(
+            input,
+            ends.own,
+            sizes=ends.sizes,
+            padded_to=padded_to,
+            routing=routing,
+            lane=lane,
+            deterministic=deterministic,
+            epilogue=epilogue,
+            stream=stream,
+        )
+        return self.all_gather(
+            ends.own, ends.out, sizes=ends.sizes, padded_to=padded_to, lane=lane, stream=stream
+        )
 
     def combine(
         self,
@@ -188,7 +270,7 @@ class Group(Windows):
                 `reduce_scatter`.
         """
         known = None
-        if not self._shortages and epilogue is None and not watch.on:
+        if not self._shortages and not watch.on:
             known = self._known_combine(
                 expert_out,
                 topk_weights,
@@ -202,6 +284,7 @@ class Group(Windows):
                 get_num_threads(),
                 self._cores,
                 routing,
+                epilogue,
             )
             if isinstance(known, Tensor):
                 return known
@@ -220,12 +303,6 @@ class Group(Windows):
                 routing,
                 epilogue,
             )
-            if steps is not None and not self._checks:
-                known = self._combine_at_once(layout, masks, terms, out, steps)
-                if isinstance(known, Tensor):
-                    if watch.on:
-                        tags.after(layout, known)
-                    return known
             shape = (terms.tokens, terms.hidden)
             window = self.acquire("combine", shape, terms.dtype, lane=layout.lane)
             if window is None or not layout.in_bytes:
@@ -244,59 +321,20 @@ class Group(Windows):
         out = self._collect(layout, window, out, False, deterministic, known, masks, steps)
         if watch.on:
             tags.after(layout, out)
-        if steps is None:
-            self._remember_combine(
-                layout, terms, expert_out, topk_weights, index, routing, sizes, padded_to
-            )
+        self._remember_combine(
+            layout,
+            terms,
+            out,
+            expert_out,
+            topk_weights,
+            index,
+            routing,
+            sizes,
+            padded_to,
+            epilogue,
+            steps,
+        )
         return out
-
-    def explain(self, operation: str, *args: Any, **kwargs: Any) -> Decision:
-        """The path a call would take here, and why. No communication, no effect.
-
-        A rank that lacks memory for a window is foreseen only if a call has met with that before.
-
-        Args:
-            operation: "reduce_scatter", "combine" or "all_gather".
-            *args: As for that method.
-            **kwargs: As for that method.
-
-        Raises:
-            TypeError, ValueError: What the method would raise for its arguments; but values in an
-                index, and whether a window was reduced already, are for the call itself to see.
-        """
-        self._require_usable("explain")
-        if operation not in _SIGNATURES:
-            raise ValueError(f"explain: {operation!r} is none of {', '.join(_SIGNATURES)}")
-        bound = _SIGNATURES[operation].bind(self, *args, **kwargs)
-        bound.apply_defaults()
-        given = bound.arguments
-        del given["self"]
-        given.pop("deterministic", None)
-        if operation == "combine":
-            terms, layout, masks, _ = self._prepare_combine(**given)
-            self._require_terms_outside(layout, terms)
-            in_window = layout.in_bytes > 0 and not self._refusal(layout, layout.in_bytes)
-        else:
-            given["tensor"] = given.pop("input")
-            layout, _, masks, _ = self._prepare(operation, **given, core_refuses=False)
-            in_window = self._in_window(layout, given["tensor"])
-        limit = self._limit(layout, in_window)
-        return decide(layout, self._obstacle, in_window, limit, masks)
-
-    def _refusal(self, layout: Layout, nbytes: int) -> str:
-        """Why this rank would get no window of `nbytes` for a call, as far as is known."""
-        if self._cap is not None and nbytes > self._cap:
-            return f"{nbytes} bytes of input exceed a window's {self._cap} ({self._cap_reason})"
-        shortage = self._shortages.get((layout.role, layout.lane))
-        return shortage.reason if shortage is not None and nbytes >= shortage.nbytes else ""
-
-    def _limit(self, layout: Layout, in_window: bool) -> str:
-        """Why some rank will have no window for a call, as far as is known; empty if all will."""
-        if self.world_size == 1:
-            return ""  # nobody else reads it
-        if in_window and layout.in_bytes == layout.most_bytes and not self._shortages:
-            return ""  # it is there, whatever the cap is by now
-        return self._refusal(layout, layout.most_bytes) if layout.most_bytes else ""
 
     def __enter__(self) -> Group:
         return self
@@ -318,9 +356,3 @@ class Group(Windows):
     def __repr__(self) -> str:
         state = "closed" if self._closed else self._obstacle or "windows"
         return f"<symmoe.Group rank {self.rank} of {self.world_size}: {state}>"
-
-
-_SIGNATURES = {
-    name: inspect.signature(getattr(Group, name))
-    for name in (REDUCE_SCATTER, "combine", ALL_GATHER)
-}

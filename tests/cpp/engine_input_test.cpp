@@ -99,7 +99,7 @@ TEST(errors_name_the_rank) {
   const Plan plan = reduce_plan(Shape::even(2, 2, 8), 1);
   const auto buffer = engine.acquire(Role::kCombine, 0, 1000);
   CHECK_THROWS_WITH(engine.reduce_scatter(plan, *buffer, 0, buffer->window.base, 1),
-                    InvalidArgument, "reduce_scatter, rank 1: out overlaps a buffer");
+                    InvalidArgument, "reduce_scatter, rank 1: out overlaps a window");
   CHECK_THROWS_WITH(engine.reduce_scatter(plan, *buffer, 0, nullptr, 1), InvalidArgument,
                     "reduce_scatter, rank 1: out is null");
   CHECK_THROWS_WITH(engine.reduce_scatter(plan, *buffer, 9999, nullptr, 1), InvalidArgument,
@@ -149,9 +149,9 @@ TEST(output_that_overlaps_the_pool) {
       std::byte* const end = other_lane->window.base + other_lane->window.bytes;
       for (std::byte* output : {other_lane->window.base, buffer->window.base + 4, end - 4}) {
         CHECK_THROWS_WITH(run_from_pool(engine, plan, *buffer, output), InvalidArgument,
-                          "out overlaps a buffer of the pool");
+                          "out overlaps a window");
         CHECK_THROWS_WITH(run_staged(engine, plan, input.get(), output), InvalidArgument,
-                          "out overlaps a buffer of the pool");
+                          "out overlaps a window");
       }
       CHECK_THROWS_WITH(run_from_pool(engine, plan, *buffer, nullptr), InvalidArgument, "null");
       CHECK_THROWS_WITH(run_staged(engine, plan, input.get(), nullptr), InvalidArgument, "null");
