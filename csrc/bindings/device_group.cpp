@@ -126,6 +126,21 @@ DeviceCall call_from(const CallNumbers& numbers) {
           .stream = stream_from(stream)};
 }
 
+// operation, lane, input, output, output_bytes, stream.
+using OutsideNumbers = std::tuple<int, int, uintptr_t, uintptr_t, size_t, uintptr_t>;
+
+template <auto kMethod>
+void at_outside_call(const DeviceGroupHandle& self, const OutsideNumbers& numbers) {
+  const auto& [kind, lane, input, output, output_bytes, stream] = numbers;
+  const OutsideCall call{.kind = enum_from<Plan::Kind>(kind, Plan::kKinds, "operation"),
+                         .lane = lane,
+                         .input = pointer<const void>(input),
+                         .output = pointer<void>(output),
+                         .output_bytes = output_bytes,
+                         .stream = stream_from(stream)};
+  self.engine([&](DeviceEngine& engine) { (engine.*kMethod)(call); });
+}
+
 // The arguments of a top-k sum, as `topk_launch` takes them.
 using SumNumbers = std::tuple<uintptr_t, uintptr_t, uintptr_t, uintptr_t, int64_t, int64_t, int64_t,
                               int64_t, std::optional<double>, int, int, int, bool>;
@@ -219,6 +234,8 @@ void bind_calls(py::class_<DeviceGroupHandle>& group) {
              const DeviceCall call = call_from(numbers);
              self.engine([&](DeviceEngine& engine) { engine.fill_out(plan, launch, call); });
            })
+      .def("begin_outside", &at_outside_call<&DeviceEngine::begin_outside>)
+      .def("end_outside", &at_outside_call<&DeviceEngine::end_outside>)
       .def("make_routing",
            [](DeviceGroupHandle& self, uintptr_t ids, bool ids_are_64bit, uintptr_t expert_to_rank,
               int64_t rows, int64_t slots, int64_t experts) {

@@ -1,8 +1,10 @@
 #include "fake_nccl/operation.h"
 
+#include <cstdint>
 #include <string>
 
 #include "fake_nccl/arithmetic.h"
+#include "fake_nccl/log.h"
 #include "fake_nccl/names.h"
 #include "fake_nccl/refusal.h"
 #include "fake_nccl/settings.h"
@@ -42,6 +44,27 @@ void note_allocation(Operation& operation, const void* memory, size_t bytes) {
   operation.allocations.push_back(std::move(allocation));
 }
 
+// The two buffers of a collective have nothing in common, or the one is exactly the own share of
+// the other (the same memory, where there are no shares). NCCL does not look.
+void note_overlap(const Operation& operation, int rank, int world) {
+  const bool at_root = operation.root == rank;
+  const bool both = operation.kind == Kind::kReduceScatter || operation.kind == Kind::kAllGather ||
+                    operation.kind == Kind::kAllReduce || at_root;
+  if (operation.message() || !both || operation.count == 0) return;
+  const size_t share_bytes = operation.count * size_of(operation.type);
+  const size_t own = static_cast<size_t>(rank) * share_bytes;
+  const auto send = reinterpret_cast<uintptr_t>(operation.send);
+  const auto receive = reinterpret_cast<uintptr_t>(operation.receive);
+  const bool apart = send + share_bytes * shares_read(operation, world) <= receive ||
+                     receive + share_bytes * shares_written(operation, world) <= send;
+  const bool in_place = operation.kind == Kind::kReduceScatter ? receive == send + own
+                        : operation.kind == Kind::kAllGather   ? send == receive + own
+                                                               : send == receive;
+  if (apart || in_place) return;
+  log_misuse(std::string(operation.name) + ", rank " + std::to_string(rank) +
+             ": the receive buffer overlaps the send buffer, and the call is not in place");
+}
+
 }  // namespace
 
 void require_valid(const Operation& operation, int rank, int world) {
@@ -70,6 +93,7 @@ void choose_kernel(Operation& operation, const Windows& windows, int rank, int w
   const size_t share_bytes = operation.count * size_of(operation.type);
   const size_t read_bytes = share_bytes * shares_read(operation, world);
   const bool at_root = operation.root == rank;
+  note_overlap(operation, rank, world);
   if (operation.kind != Kind::kBroadcast || at_root) {
     note_allocation(operation, operation.send, read_bytes);
   }

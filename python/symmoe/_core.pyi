@@ -294,6 +294,8 @@ class DeviceRouting:
 # Output, its rows, sizes on the device (or 0), routing, whether rows are summed, deterministic,
 # stream.
 DeviceCall: TypeAlias = tuple[int, int, int, DeviceRouting | None, bool, bool, int]
+# operation, lane, input, output, output_bytes, stream.
+OutsideCall: TypeAlias = tuple[int, int, int, int, int, int]
 # input, weights, index, output, tokens, slots, hidden, pairs, scale, types of input, output and
 # weights, index_is_64bit.
 TopkSum: TypeAlias = tuple[
@@ -361,6 +363,8 @@ class DeviceGroup:
     def run_from(self, plan: DevicePlan, input: int, call: DeviceCall) -> bool: ...
     def combine(self, plan: DevicePlan, terms: TopkSum, call: DeviceCall) -> bool: ...
     def fill_out(self, plan: DevicePlan, terms: TopkSum, call: DeviceCall) -> None: ...
+    def begin_outside(self, call: OutsideCall) -> None: ...
+    def end_outside(self, call: OutsideCall) -> None: ...
     def make_routing(
         self,
         ids: int,

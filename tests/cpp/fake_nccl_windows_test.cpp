@@ -1,10 +1,11 @@
 // Windows of the fake: which kernel NCCL would take, what it adds in which order, and what misuse
-// of windows it notices.
+// of windows and buffers it notices.
 // tsan
 
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "kernels_reference.h"
@@ -242,6 +243,38 @@ TEST(a_communicator_with_windows_is_not_destroyed) {
   std::string text;
   CHECK_EQ(fake_misuses(&text), size_t{1});
   CHECK_MSG(text.find("1 windows still registered") != std::string::npos, text);
+}
+
+// NCCL does not look, and rows would be written that are still to be sent.
+TEST(overlapping_buffers_that_are_not_in_place_are_a_misuse) {
+  const FakeSettings settings;
+  const auto run = [](const std::vector<size_t>& shifts) {
+    run_nccl_threads(2, [&](NcclRank& self) {
+      const NcclFunctions& nccl = self.functions();
+      const NcclComm comm = self.communicator->handle();
+      void* const stream = self.stream.handle();
+      constexpr size_t kCount = 8;
+      std::vector<float> memory(4 * kCount);
+      for (const size_t shift : shifts) {
+        float* const base = memory.data() + shift;
+        float* const own = base + static_cast<size_t>(self.rank()) * kCount;
+        float* const all = memory.data();
+        CHECK_EQ(nccl.all_gather(own, all, kCount, kNcclFloat32, comm, stream), kNcclSuccess);
+        CHECK_EQ(nccl.reduce_scatter(all, own, kCount, kNcclFloat32, kNcclSum, comm, stream),
+                 kNcclSuccess);
+        CHECK_EQ(nccl.broadcast(base, all, kCount, kNcclFloat32, 0, comm, stream), kNcclSuccess);
+        CHECK_EQ(nccl.reduce(base, all, kCount, kNcclFloat32, kNcclSum, 0, comm, stream),
+                 kNcclSuccess);
+      }
+      self.settle();
+    });
+  };
+  run({0, 16});  // in place; apart
+  CHECK_EQ(fake_misuses(), size_t{0});
+  run({1});
+  std::string text;
+  CHECK_EQ(fake_misuses(&text), size_t{6});  // a broadcast and a reduce have both at the root only
+  CHECK(text.find("overlaps the send buffer") != std::string::npos);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ import torch
 
 import device_scenarios as results
 import device_scenarios_compiled as compiled
+import device_scenarios_gather as gather
 import device_scenarios_graphs as graphs
 import device_scenarios_life as life
 import device_scenarios_padding as padding
@@ -63,6 +64,14 @@ WITH_WINDOWS: list[Case] = [
     (windows.slow_user, []),
     (windows.other_streams, []),
     (windows.lanes, []),
+    *[(gather.gathers, [dtype]) for dtype in DTYPES],
+    *[(gather.sharded_layers, [deterministic]) for deterministic in (False, True)],
+    *[(gather.other_streams, [way]) for way in ("reduce_scatter", "combine", "all_gather")],
+    (gather.outgrown, []),
+    (gather.refused, []),
+    (gather.graphs, [None]),
+    (gather.refused_in_a_capture, []),
+    (gather.lanes, []),
     (life.sleep, []),
     (life.ends, []),
     (life.several, []),
@@ -100,6 +109,8 @@ WITH_PEERS: list[Case] = [
     *[(padding.other_sizes, [path, True]) for path in ("routed", "fused")],
     *[(padding.replays, [path, padded]) for path in ("routed", "pull") for padded in (False, True)],
     (on_device.refused, []),
+    (gather.sharded_layers, [False]),
+    (gather.graphs, [None]),
 ]
 
 

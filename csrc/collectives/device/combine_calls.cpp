@@ -22,9 +22,10 @@ bool DeviceEngine::combine(const DevicePlan& plan, kernels::TopkReduceLaunch sum
   const char* const operation = "combine";
   require_usable(operation);
   require_no_faults(operation);
-  require_fit(rows, call);
+  auto window = require_fit(rows, call);
   DeviceLane& here = lane(rows.role, rows.lane, operation);
   const LaneCall taken(here, by(operation));
+  const Output output(*this, rows, std::move(window));
   sum.fault = faults_.record();
 
   Source source{.from_sum = true, .slots = static_cast<int>(sum.slots)};
@@ -37,6 +38,7 @@ bool DeviceEngine::combine(const DevicePlan& plan, kernels::TopkReduceLaunch sum
   return guarded([&] {
     const Device& device = *parts_.device;
     const CaptureState capture = device.capture_state(call.stream);
+    output.wait_in(call.stream, capture);  // a capture may refuse that: before the sum
     source.buffer =
         writable_window({rows.role, rows.lane, Use::kAcquired},
                         std::max(rows.input_bytes(), size_t{1}), capture, call.stream, operation);
@@ -63,7 +65,7 @@ bool DeviceEngine::combine(const DevicePlan& plan, kernels::TopkReduceLaunch sum
       if (sum.tokens > 0) device.topk_reduce(sum, call.stream);
       here.note(call.stream, capture);
     }
-    return queue(plan, source, call);
+    return queue(plan, source, call, output);
   });
 }
 

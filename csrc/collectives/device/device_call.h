@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "collectives/device/route_masks.h"
+#include "collectives/plan.h"
 #include "runtime/stream.h"
 
 namespace symmoe {
@@ -15,6 +17,17 @@ struct DeviceCall {
   DeviceRouting* routing = nullptr;
   bool summed = false;  // with a routing: rows, not the slots of a sum, are there or not
   bool deterministic = false;
+  StreamHandle stream = nullptr;
+};
+
+// A call that is not the engine's to queue: torch.distributed does what no path can. Pointers are
+// device memory.
+struct OutsideCall {
+  Plan::Kind kind = Plan::Kind::kAllGather;
+  int lane = 0;
+  const void* input = nullptr;
+  void* output = nullptr;
+  size_t output_bytes = 0;
   StreamHandle stream = nullptr;
 };
 

@@ -94,9 +94,10 @@ class DeviceEngine {
   void topk_reduce(kernels::TopkReduceLaunch launch, StreamHandle stream);
 
   // Each: collective, queued on the call's stream. `call.output` takes plan.output_bytes(), or,
-  // with sizes on the device, what it says it has room for. False: no path can do it here, which
-  // all ranks know alike; nothing was queued. Throws Unavailable, likewise, where sizes are on the
-  // device and no path reads them.
+  // with sizes on the device, what it says it has room for. Of the pool's memory it may be a part
+  // of what the lane has acquired for "dispatch", until rows have been gathered from or into that.
+  // False: no path can do it here, which all ranks know alike; nothing was queued. Throws
+  // Unavailable, likewise, where sizes are on the device and no path reads them.
   // From a pool buffer, at `offset`: zero staging where the path sends from a window.
   bool run(const DevicePlan& plan, Buffer& buffer, size_t offset, const DeviceCall& call);
   // From any other device memory. The output may be exactly the own rows of `input`. Where the path
@@ -116,6 +117,12 @@ class DeviceEngine {
   // The top-k sum of a call that no path can do, for whoever reads all rows but padding: zeros
   // where its routing, if any, says that this rank has nothing. Into other memory than a window.
   void fill_out(const DevicePlan& plan, kernels::TopkReduceLaunch sum, const DeviceCall& call);
+
+  // A call that somebody else serves on a stream: before its work is queued, and behind it. Its
+  // output may lie where that of other calls may. Costs nothing where it uses none of the pool's
+  // memory.
+  void begin_outside(const OutsideCall& call);
+  void end_outside(const OutsideCall& call);
 
   // The paths for a plan, best first.
   std::vector<Candidate> explain(const DevicePlan& plan, const CallForm& form) const;
@@ -183,17 +190,22 @@ class DeviceEngine {
   void wait_until_unused();
   bool settled(const Buffer& buffer) const;
 
-  // Calls (transfer_calls.cpp; combine in combine_calls.cpp).
+  // Calls (transfer_calls.cpp; combine in combine_calls.cpp; outputs in output_calls.cpp).
   struct Source;
+  class Output;
   static CallForm form_of(const DeviceCall& call, const Source& source);
   Resources resources_snapshot() const;
   Resources resources_for(const Problem& problem) const;
   const DevicePath* path_for(const DevicePlan& plan, const CallForm& form) const;
-  void require_fit(const Plan& plan, const DeviceCall& call) const;
+  std::shared_ptr<Buffer> require_fit(const Plan& plan, const DeviceCall& call) const;
+  std::shared_ptr<Buffer> output_window(const char* operation, int lane, const void* output,
+                                        size_t bytes, const std::string& text) const;
+  void require_writable(const char* operation, const Buffer& window, const std::string& text) const;
   void require_path(const DevicePlan& plan, const CallForm& form, const DevicePath* path) const;
   void require_source(const Plan& plan, const Buffer& buffer, size_t offset) const;
   void compare(const Plan& plan, const CallForm& form, const Buffer* window, size_t offset);
-  bool queue(const DevicePlan& plan, const Source& source, const DeviceCall& call);
+  bool queue(const DevicePlan& plan, const Source& source, const DeviceCall& call,
+             const Output& output);
   void send(const Plan& rows, const DevicePath& path, const Source& source, const Buffer* staged,
             const DeviceCall& call, std::byte* scratch);
   bool must_stage(const DevicePath& path, const Source& source, bool rows_missing) const;

@@ -47,7 +47,8 @@ void DeviceEngine::require_path(const DevicePlan& plan, const CallForm& form,
                     reason + " (" + plan.plan.text + "); give the sizes on the host");
 }
 
-void DeviceEngine::require_fit(const Plan& plan, const DeviceCall& call) const {
+// The window that the output lies in; null where it is the caller's memory.
+std::shared_ptr<Buffer> DeviceEngine::require_fit(const Plan& plan, const DeviceCall& call) const {
   const auto refuse_call = [&](const std::string& what) {
     throw InvalidArgument(at(plan.operation()) + ": " + what + " (" + plan.text + ")");
   };
@@ -61,12 +62,11 @@ void DeviceEngine::require_fit(const Plan& plan, const DeviceCall& call) const {
   const size_t bytes = plan.device_sizes
                            ? plan.bytes_of(std::min(call.output_rows, plan.own_count()))
                            : plan.output_bytes();
-  if (bytes == 0) return;
+  if (bytes == 0) return nullptr;
   if (call.output == nullptr) refuse_call("out is null");
-  if (overlaps(call.output, bytes)) {
-    refuse_call("out overlaps a buffer of the pool; it must be the caller's memory");
-  }
+  auto window = output_window(plan.operation(), plan.lane, call.output, bytes, plan.text);
   require_aligned(by(plan.operation()), "out", call.output, size_of(plan.dtype));
+  return window;
 }
 
 void DeviceEngine::require_source(const Plan& plan, const Buffer& buffer, size_t offset) const {
@@ -94,25 +94,28 @@ bool DeviceEngine::run(const DevicePlan& plan, Buffer& buffer, size_t offset,
                        const DeviceCall& call) {
   require_usable(plan.plan.operation());
   require_no_faults(plan.plan.operation(), buffer.window.base + offset);
-  require_fit(plan.plan, call);
+  auto window = require_fit(plan.plan, call);
   const LaneCall taken(lane(plan.plan.role, plan.plan.lane, plan.plan.operation()),
                        by(plan.plan.operation()));
+  const Output output(*this, plan.plan, std::move(window));
   require_source(plan.plan, buffer, offset);
-  return queue(plan, {buffer.window.base + offset, buffer.shared_from_this(), offset}, call);
+  return queue(plan, {buffer.window.base + offset, buffer.shared_from_this(), offset}, call,
+               output);
 }
 
 bool DeviceEngine::run(const DevicePlan& plan, const void* input, const DeviceCall& call) {
   require_usable(plan.plan.operation());
   require_no_faults(plan.plan.operation(), input);
-  require_fit(plan.plan, call);
+  auto window = require_fit(plan.plan, call);
   const LaneCall taken(lane(plan.plan.role, plan.plan.lane, plan.plan.operation()),
                        by(plan.plan.operation()));
+  const Output output(*this, plan.plan, std::move(window));
   if (input == nullptr && plan.plan.input_bytes() != 0) {
     throw InvalidArgument(at(plan.plan.operation()) + ": input has no memory (" + plan.plan.text +
                           ")");
   }
   require_aligned(by(plan.plan.operation()), "input", input, size_of(plan.plan.dtype));
-  return queue(plan, {static_cast<const std::byte*>(input), nullptr, 0}, call);
+  return queue(plan, {static_cast<const std::byte*>(input), nullptr, 0}, call, output);
 }
 
 // Collective. `window`: where this rank's rows will be read, null if that does not matter.
@@ -130,7 +133,8 @@ void DeviceEngine::compare(const Plan& plan, const CallForm& form, const Buffer*
 }
 
 // The lane is taken.
-bool DeviceEngine::queue(const DevicePlan& plan, const Source& source, const DeviceCall& call) {
+bool DeviceEngine::queue(const DevicePlan& plan, const Source& source, const DeviceCall& call,
+                         const Output& output) {
   const Plan& rows = plan.plan;
   const CallForm form = form_of(call, source);
   require_path(plan, form, path_for(plan, form));
@@ -165,19 +169,23 @@ bool DeviceEngine::queue(const DevicePlan& plan, const Source& source, const Dev
 
     DeviceLane& here = lane(rows.role, rows.lane, rows.operation());
     here.order(call.stream, capture, device, by(rows.operation()));
+    output.wait_in(call.stream, capture);
     for (Buffer* const used : {source.buffer.get(), staged.get(), scratch.get()}) {
       if (used != nullptr && capture.active) used->pinned = true;
     }
     if (source.buffer != nullptr) source.buffer->armed.store(false, std::memory_order_relaxed);
+    output.use_up();
     try {
       if (staged != nullptr) stage(rows, source, staged->window.base, rows_missing, call);
       send(rows, *path, source, staged.get(), call,
            scratch == nullptr ? nullptr : scratch->window.base);
     } catch (...) {
       here.note(call.stream, capture);  // a part may be on its way, and uses the buffers
+      output.used_in(call.stream, capture);
       throw;
     }
     here.note(call.stream, capture);
+    output.used_in(call.stream, capture);
     counts_.paths[static_cast<size_t>(path->kind())].fetch_add(1, std::memory_order_relaxed);
     if (staged != nullptr) counts_.staged.fetch_add(1, std::memory_order_relaxed);
     return true;

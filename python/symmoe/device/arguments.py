@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import NoReturn, TypeAlias
 
 import torch
@@ -125,11 +127,6 @@ class DeviceArguments(DeviceMemory):
             # Here already: the sum would be on its way when the core finds that.
             if nbytes and not out.data_ptr():
                 raise ValueError(f"{where}: out has no memory ({layout.text})")
-            if nbytes and self._core.overlaps(out.data_ptr(), nbytes):
-                raise ValueError(
-                    f"{where}: out overlaps a buffer of the pool; it must be the caller's memory "
-                    f"({layout.text})"
-                )
         return terms, layout, summed
 
     def _check_call(
@@ -170,6 +167,24 @@ class DeviceArguments(DeviceMemory):
     def _output_bytes(self, layout: Layout, out: torch.Tensor) -> int:
         """Bytes of `out` that a call may write."""
         return min(layout.out_bytes, out.nbytes) if layout.device_sizes else layout.out_bytes
+
+    @contextlib.contextmanager
+    def _outside(
+        self, layout: Layout, tensor: torch.Tensor, out: torch.Tensor, stream: int
+    ) -> Iterator[None]:
+        """Inside, torch.distributed serves a call, in `stream`'s order and that of the windows.
+
+        Raises:
+            ValueError: `out` is in a window where it must not be.
+        """
+        reducing = layout.operation == REDUCE_SCATTER
+        kind = _core.REDUCE_SCATTER if reducing else _core.ALL_GATHER
+        begin, target = tensor.data_ptr(), out.data_ptr()
+        call = (kind, layout.lane, begin, target, layout.out_bytes, stream)
+        self._core.begin_outside(call)
+        with self._place.in_order(stream):
+            yield
+            self._core.end_outside(call)
 
     def _numbers(
         self,

@@ -61,8 +61,8 @@ class DeviceGroup(DeviceArguments):
             input: [rows, hidden], the same shape on all ranks, contiguous. From a window (from
                 `acquire`, or a contiguous part of it) nothing is copied where the path sends from
                 there; it must be a "combine" window of this lane.
-            out: At least [own rows, hidden]; rows beyond are left alone. Never in a window; of
-                other inputs it may be exactly the own slice. None: a new tensor.
+            out: At least [own rows, hidden]; rows beyond are left alone. Of a window only as in
+                `all_gather`; of other inputs it may be exactly the own slice. None: a new tensor.
             sizes: As in `Group.reduce_scatter`; or an int32 tensor on the device, [world_size],
                 which no host looks at. The rows are then one rank's after the other's, or with
                 `padded_to` rank r's from row r * padded_to on; input says how many there may be.
@@ -141,8 +141,9 @@ class DeviceGroup(DeviceArguments):
         Args:
             input: [own rows, hidden], contiguous. Where rows are padded it may have up to that
                 many. In a window it must be a "dispatch" window of this lane.
-            out: At least [rows of all ranks, hidden]; padding and rows beyond are left alone. Never
-                in a window; the input may be exactly the own slice of it. None: a new tensor.
+            out: At least [rows of all ranks, hidden]; padding and rows beyond are left alone. The
+                input may be exactly the own slice of it. In a window only of what was acquired for
+                "dispatch" in this lane since its last all_gather. None: a new tensor.
             sizes: None: as many rows on all ranks as here. Otherwise as in `reduce_scatter`.
             padded_to: As in `reduce_scatter`.
             lane: Which microbatch.
@@ -337,10 +338,10 @@ class DeviceGroup(DeviceArguments):
             if routed is not None:
                 tensor, in_place = self._filled_out(layout, tensor, call), False
         self._core.check()  # an earlier failure, or a peer that is gone
-        self._fallbacks += 1
         group, place = self._process_group, self._place
         try:
-            with place.in_order(stream):
+            with self._outside(layout, tensor, out, stream):
+                self._fallbacks += 1
                 fallback.run(group, layout, tensor, out, in_place, deterministic, place)
         except SymmoeError:
             raise

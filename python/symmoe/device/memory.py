@@ -98,7 +98,7 @@ class DeviceMemory:
         lane: int = 0,
         stream: object | None = None,
     ) -> torch.Tensor | None:
-        """A tensor over this rank's window, free to be written until it is reduced.
+        """A tensor over this rank's window, free to be written until it is reduced or gathered.
 
         Does not wait: what `stream` is given from now on comes behind the lane's last call. The
         tensor is the same one for the same arguments until the window has to grow, which is
@@ -107,7 +107,8 @@ class DeviceMemory:
 
         Args:
             role: "combine" for reduce_scatter, "dispatch" for all_gather.
-            shape: (rows, hidden); for "combine" the rows of all ranks, for "dispatch" the own ones.
+            shape: (rows, hidden); for "combine" the rows of all ranks, for "dispatch" the own ones,
+                or those of all ranks if they are to be gathered there.
             dtype: bfloat16, float16 or float32; for others there is no window.
             lane: Which microbatch; lanes never share memory.
             stream: A stream of the device; None: the current one.
