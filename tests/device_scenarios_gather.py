@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ import torch
 import symmoe
 from device_lab import Lab, barrier
 from device_scenarios import HIDDEN, check_sum, inputs
-from reference import assert_same_bits, noise, own_rows, topk_sum
+from reference import assert_same_bits, noise, own_rows
 from symmoe import Config, testing
 from symmoe.device.group import DeviceGroup
 from symmoe.observing import watch
@@ -99,6 +98,47 @@ def sharded_layers(lab: Lab, rank: int, world: int, deterministic: bool) -> None
                 found = lab.host(consume(lab, window))
                 check_sum(found, given, deterministic or world == 1)
         assert group.stats()["calls_process_group"] == 0
+
+
+def sizes_on_the_device(lab: Lab, rank: int, world: int) -> None:
+    """Own kernels write no further into the window than the sizes say."""
+    counts = [r + 1 for r in range(world)]
+    own = own_rows(counts, rank)
+    given = inputs(world, sum(counts), DTYPE)
+    with lab.init(SMALL) as group:
+        sizes = lab.tensor(torch.tensor(counts, dtype=torch.int32))
+        private = lab.tensor(given[rank])
+        sevens = lab.tensor(torch.full((sum(counts), HIDDEN), 7.0, dtype=DTYPE))
+        for way in (group.reduce_scatter, group.combine):
+            window = window_of(group, sum(counts))
+            lab.put(window, sevens)
+            rows = private if way == group.reduce_scatter else private.unsqueeze(1)
+            way(rows, out=window[own.start :], sizes=sizes)
+            found = lab.host(window)
+            check_sum(found[own], [part[own] for part in given], True)
+            assert bool((found[: own.start] == 7).all())
+            assert bool((found[own.stop :] == 7).all())
+            group.all_gather(window[own], window, sizes=counts)
+            check_sum(lab.host(window), given, True)
+
+
+def compared(lab: Lab, rank: int, world: int) -> None:
+    """Where the rows go to is each rank's own affair, also if calls are compared."""
+    own = own_rows([2] * world, rank)
+    with lab.init(Config(granularity=4096, check=True)) as group:
+        ones = lab.tensor(torch.ones(2 * world, HIDDEN, dtype=DTYPE))
+        for turn in range(world):
+            window = window_of(group, 2 * world)
+            if turn == rank:
+                mine = group.reduce_scatter(ones)
+                gathered = group.all_gather(mine)
+            else:
+                group.reduce_scatter(ones, window[own])
+                assert group.explain("all_gather", window[own], window) == group.explain(
+                    "all_gather", window[own]
+                )
+                gathered = group.all_gather(window[own], window)
+            assert bool((lab.host(gathered) == world).all())
 
 
 def other_streams(lab: Lab, rank: int, world: int, way: str) -> None:
@@ -262,80 +302,6 @@ def by_the_process_group(lab: Lab, rank: int, world: int) -> None:
                 assert torch.equal(lab.host(found).view(dtype), right)
             expected = 0 if world == 1 and dtype is DTYPE else 2
             assert group.stats()["calls_process_group"] == served + expected
-
-
-def graphs(lab: Lab, rank: int, world: int, sizes: list[int] | None) -> None:
-    """Reduce, gather and a consumer in a graph; the graph's window outlives its growth."""
-    counts = [3] * world if sizes is None else sizes
-    rows, own = sum(counts), own_rows(counts, rank)
-    with lab.init(SMALL) as group:
-        stream = lab.stream()
-        terms = lab.tensor(torch.zeros(rows, 2, HIDDEN, dtype=DTYPE))
-        out = lab.tensor(torch.zeros(rows, HIDDEN, dtype=DTYPE))
-        assert group.reserve(rows, HIDDEN, DTYPE, roles=("combine", "dispatch"))
-        assert group.stats()["pinned_bytes"] == 0
-        window = window_of(group, rows)  # outside: only the calls tell that a graph writes it
-        lab.synchronize()
-        with lab.capture(stream) as graph:
-            group.combine(terms, out=window[own], sizes=sizes)
-            group.all_gather(window[own], window, sizes=sizes)
-            lab.topk_reduce(window.view(rows, 1, HIDDEN), out=out)
-        assert group.stats()["pinned_bytes"] == 8192
-        address = window.data_ptr()
-
-        def replay(graph: Any, turn: int) -> None:
-            fresh = [noise(100 * turn + r, (rows, 2, HIDDEN), DTYPE) for r in range(world)]
-            with lab.use(stream):
-                lab.put(terms.view(-1, HIDDEN), lab.tensor(fresh[rank]).view(-1, HIDDEN))
-                if turn % 10 == rank:
-                    lab.slow(0.01)
-                graph.replay()
-            check_sum(lab.host(out), [topk_sum(one) for one in fresh], False)
-
-        for turn in range(30):
-            replay(graph, turn)
-        del window
-        larger = window_of(group, 400 * world)
-        assert not address <= larger.data_ptr() < address + 4096
-        lab.put(larger, lab.tensor(torch.full((400 * world, HIDDEN), -7.0, dtype=DTYPE)))
-        lab.synchronize()
-        group.trim()
-        assert group.stats()["pinned_bytes"] == 8192
-        for turn in range(30, 33):
-            replay(graph, turn)
-        assert bool((lab.host(larger) == -7).all())
-        graph.reset()
-        del graph
-        lab.synchronize()
-        group.release_graphs()
-        stats = group.stats()
-        assert stats["pinned_bytes"] == stats["retired_bytes"] == 0, stats
-
-
-def refused_in_a_capture(lab: Lab, rank: int, world: int) -> None:
-    """A graph cannot wait for what still writes the window; nothing is captured then."""
-    own = own_rows([2] * world, rank)
-    with lab.init(SMALL) as group:
-        stream, busy = lab.stream(), lab.stream()
-        ones = lab.tensor(torch.ones(2 * world, HIDDEN, dtype=DTYPE))
-        terms = ones.view(2 * world, 1, HIDDEN)
-        group.combine(terms)
-        window = window_of(group, 2 * world)
-        lab.synchronize()
-        with lab.use(busy):
-            lab.slow(0.5)
-            group.all_gather(ones[own], window)
-            window_of(group, 2 * world)
-        with lab.capture(stream) as graph:
-            for call in (group.reduce_scatter, group.combine):
-                given = ones if call == group.reduce_scatter else terms
-                with pytest.raises(ValueError, match="still running on another stream"):
-                    call(given, out=window[own])
-        lab.synchronize()
-        graph.reset()
-        group.reduce_scatter(ones, window[own])
-        group.all_gather(window[own], window)
-        assert bool((lab.host(window) == world).all())
 
 
 def lanes(lab: Lab, rank: int, world: int) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import device_scenarios_gather as scenarios
+import device_scenarios_gather_graphs as graphs
 from device_lab import emulated, emulated_peers
 from ranks import Ranks
 
@@ -28,6 +29,17 @@ def test_reduced_where_it_is_gathered_from(
     ranks: Ranks, world: int, deterministic: bool, run: Any
 ) -> None:
     ranks.run(world, run, scenarios.sharded_layers, deterministic)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_sizes_on_the_device(ranks: Ranks, world: int) -> None:
+    ranks.run(world, emulated_peers, scenarios.sizes_on_the_device)
+
+
+@LABS
+@pytest.mark.parametrize("world", [1, 3])
+def test_compared(ranks: Ranks, world: int, run: Any) -> None:
+    ranks.run(world, run, scenarios.compared)
 
 
 @LABS
@@ -58,12 +70,12 @@ def test_by_the_process_group(ranks: Ranks, world: int) -> None:
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_graphs(ranks: Ranks, world: int, uneven: bool, run: Any) -> None:
     sizes = [2 * r + 1 for r in range(world)] if uneven else None
-    ranks.run(world, run, scenarios.graphs, sizes)
+    ranks.run(world, run, graphs.replays, sizes)
 
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_refused_in_a_capture(ranks: Ranks, world: int) -> None:
-    ranks.run(world, emulated, scenarios.refused_in_a_capture)
+    ranks.run(world, emulated, graphs.refused)
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])

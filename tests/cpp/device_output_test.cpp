@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -25,8 +26,11 @@ constexpr size_t kBytes = size_t{kRows} * kHidden * sizeof(float);
 class Alone : public Agreement {
  public:
   std::vector<std::string> gather(const std::string&, const std::string& text) override {
+    if (meanwhile) meanwhile();
     return {text};
   }
+
+  std::function<void()> meanwhile;  // what happens while a collective pool call is under way
 };
 
 DevicePlan plan_of(Plan::Kind kind, int lane = 0) {
@@ -51,7 +55,9 @@ struct Scene {
     config.back_end = SYMMOE_HOST_LIBRARY;
     config.pids = {0};
     config.engine.pool.granularity = 4096;
-    group = std::make_unique<DeviceGroup>(0, 1, config, std::make_unique<Alone>());
+    auto alone = std::make_unique<Alone>();
+    agreement = alone.get();
+    group = std::make_unique<DeviceGroup>(0, 1, config, std::move(alone));
   }
   ~Scene() {  // what a planted bug leaves behind ends before the memory goes
     first.synchronize();
@@ -102,6 +108,7 @@ struct Scene {
   std::vector<float> ones = std::vector<float>(size_t{kRows} * kHidden, 1.0f);
   DevicePlan reduce = plan_of(Plan::Kind::kReduceScatter);
   DevicePlan gather = plan_of(Plan::Kind::kAllGather);
+  Alone* agreement = nullptr;
   std::unique_ptr<DeviceGroup> group;
   std::shared_ptr<Device> device = open_host();
   Stream first{device};
@@ -225,6 +232,23 @@ TEST(gathered_rows_use_the_window_up) {
     scene.first.synchronize();
     CHECK(scene.has_ones(*window));
   }
+}
+
+// A reserve of another thread, which has the lane, might be about to replace the window.
+TEST(a_call_into_the_window_has_its_lane_to_itself) {
+  const Scene scene;
+  const auto window = scene.acquire(scene.first);
+  bool refused = false;
+  scene.agreement->meanwhile = [&] {
+    if (std::exchange(refused, true)) return;
+    for (const Way write : kWays) {
+      CHECK_THROWS_WITH(write(scene, *window, scene.first), InvalidArgument,
+                        "another thread is in a call of this lane");
+    }
+  };
+  CHECK_EQ(scene.engine().reserve({Role::kDispatch}, 1, kBytes, false), std::string());
+  CHECK(refused);
+  CHECK(scene.reduce_into(*window, scene.first));
 }
 
 TEST(a_window_is_the_outputs_of_its_own_lane_alone) {

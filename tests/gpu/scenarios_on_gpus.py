@@ -12,6 +12,7 @@ import torch
 import device_scenarios as results
 import device_scenarios_compiled as compiled
 import device_scenarios_gather as gather
+import device_scenarios_gather_graphs as gather_graphs
 import device_scenarios_graphs as graphs
 import device_scenarios_life as life
 import device_scenarios_padding as padding
@@ -67,10 +68,11 @@ WITH_WINDOWS: list[Case] = [
     *[(gather.gathers, [dtype]) for dtype in DTYPES],
     *[(gather.sharded_layers, [deterministic]) for deterministic in (False, True)],
     *[(gather.other_streams, [way]) for way in ("reduce_scatter", "combine", "all_gather")],
+    (gather.compared, []),
     (gather.outgrown, []),
     (gather.refused, []),
-    (gather.graphs, [None]),
-    (gather.refused_in_a_capture, []),
+    (gather_graphs.replays, [None]),
+    (gather_graphs.refused, []),
     (gather.lanes, []),
     (life.sleep, []),
     (life.ends, []),
@@ -110,7 +112,8 @@ WITH_PEERS: list[Case] = [
     *[(padding.replays, [path, padded]) for path in ("routed", "pull") for padded in (False, True)],
     (on_device.refused, []),
     (gather.sharded_layers, [False]),
-    (gather.graphs, [None]),
+    (gather.sizes_on_the_device, []),
+    (gather_graphs.replays, [None]),
 ]
 
 
