@@ -14,20 +14,17 @@ from __future__ import annotations
 
 import argparse
 import functools
-import os
 import sys
-import tempfile
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
-from processes import run_ranks
+from launch import launch, silent, world_of
+from layer_parts import DTYPE, drawn, root_mean_square, run_experts, uneven_sizes
 from torch import Tensor, nn
 
 import symmoe
 
-DTYPE = torch.bfloat16
 FIRST_EXPERT_SEED = 1000
 
 
@@ -44,12 +41,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--top-k", type=int, default=4)
     parser.add_argument("--no-shared", action="store_true", help="leave the shared expert out")
     return parser.parse_args()
-
-
-def drawn(seed: int, *shape: int) -> Tensor:
-    """A weight that every process can make again."""
-    random = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=random).div(shape[-1] ** 0.5).to(DTYPE)
 
 
 def linear(seed: int, taken: int, made: int) -> nn.Linear:
@@ -108,16 +99,12 @@ class LatentLayer:
 
     def routed(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """What the experts here make: [pairs, latent], and an index [rows, K] into it."""
-        latent = self.fc1_latent(tokens.hidden)
-        index = torch.full(tokens.ids.shape, -1)
-        made = [latent.new_empty(0, latent.shape[1])]
-        begin = 0
-        for at, expert in enumerate(self.experts):
-            token, slot = (tokens.ids == expert).nonzero(as_tuple=True)
-            made.append(squared_relu(latent[token], self.up[at], self.down[at]))
-            index[token, slot] = torch.arange(begin, begin + len(token))
-            begin += len(token)
-        return torch.cat(made), index
+        return run_experts(
+            self.fc1_latent(tokens.hidden),
+            tokens.ids,
+            self.experts,
+            lambda at, latent: squared_relu(latent, self.up[at], self.down[at]),
+        )
 
     def shared(self, tokens: Tokens, out: Tensor) -> Tensor:
         """What the slice of the shared expert here makes, a summand: [rows, hidden], in `out`."""
@@ -145,10 +132,7 @@ def make_tokens(options: argparse.Namespace, rows: int, world: int) -> Tokens:
     hidden = drawn(5, rows, options.hidden) * options.hidden**0.5
     ids = symmoe.balanced_topk_ids(rows, options.top_k, options.experts)
     weights = torch.rand(ids.shape, generator=torch.Generator().manual_seed(6))
-    first = rows // (world + 1)  # the first rank has fewer tokens than the others
-    sizes = [first] + [(rows - first) // (world - 1)] * (world - 1) if world > 1 else [rows]
-    sizes[-1] += rows - sum(sizes)
-    return Tokens(hidden, ids, weights / weights.sum(1, keepdim=True), sizes)
+    return Tokens(hidden, ids, weights / weights.sum(1, keepdim=True), uneven_sizes(rows, world))
 
 
 def without_plan(group: symmoe.Group, layer: LatentLayer, tokens: Tokens, shared: bool) -> Tensor:
@@ -238,41 +222,19 @@ def check(
         rows = rows + whole.shared(tokens, torch.empty_like(rows))
     begin = sum(tokens.sizes[: group.rank])
     own = exact[begin : begin + tokens.sizes[group.rank]]
-    allowed = 2 * float((rows.double() - exact).square().mean().sqrt())
+    allowed = 2 * root_mean_square(rows.double() - exact)
     for out in split:
         assert out.shape == own.shape
-        error = float((out.double() - own).square().mean().sqrt()) if out.numel() else 0.0
+        error = root_mean_square(out.double() - own)
         assert error <= allowed, f"off by {error:.2g}, {allowed:.2g} allowed"
-
-
-def silent(text: str) -> None:
-    """Stands in for print, on all ranks but the first."""
-
-
-def run_rank(rank: int, world: int, address: str, options: argparse.Namespace) -> None:
-    """All that one process does."""
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world))
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world)
-    with torch.no_grad(), symmoe.init(device="cpu") as group:
-        demonstrate(group, options)
-    dist.destroy_process_group()
 
 
 def main() -> None:
     """Runs the example in the processes of torchrun, or in new ones."""
     options = parse_arguments()
-    under_torchrun = "RANK" in os.environ and "WORLD_SIZE" in os.environ
-    world = int(os.environ["WORLD_SIZE"]) if under_torchrun else options.processes
-    if options.experts % world:
+    if options.experts % (world := world_of(options)):
         sys.exit(f"{options.experts} experts cannot be split evenly over {world} processes")
-    if under_torchrun:
-        run_rank(int(os.environ["RANK"]), world, "env://", options)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        failed = run_ranks(run_rank, world, f"file://{folder}/rendezvous", options)
-    if failed:
-        sys.exit(f"failed: rank {', '.join(map(str, failed))}")
+    launch(demonstrate, options)
 
 
 if __name__ == "__main__":

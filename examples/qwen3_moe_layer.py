@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import argparse
 import functools
-import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 
@@ -18,8 +16,8 @@ import torch
 import torch.distributed as dist
 import transformers
 from checks import check_bits, check_combine, compare_with_whole
+from launch import launch, silent, world_of
 from moe_layer import embeddings, layer_config
-from processes import run_ranks
 from split_layer import Dispatched, SplitLayer
 from torch import Tensor
 
@@ -48,28 +46,9 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> None:
     """Runs the example in the processes of torchrun, or in new ones."""
     arguments = parse_arguments()
-    under_torchrun = "RANK" in os.environ and "WORLD_SIZE" in os.environ
-    world = int(os.environ["WORLD_SIZE"]) if under_torchrun else arguments.processes
-    if arguments.experts % world:
+    if arguments.experts % (world := world_of(arguments)):
         sys.exit(f"{arguments.experts} experts cannot be split evenly over {world} processes")
-    if under_torchrun:
-        run_rank(int(os.environ["RANK"]), world, "env://", arguments)
-        return
-    tell(f"starting {world} processes")
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        failed = run_ranks(run_rank, world, f"file://{folder}/rendezvous", arguments)
-    if failed:
-        sys.exit(f"failed: rank {', '.join(map(str, failed))}")
-
-
-def run_rank(rank: int, world: int, address: str, arguments: argparse.Namespace) -> None:
-    """All that one process does."""
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world))
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world)
-    with torch.no_grad(), symmoe.init(device="cpu") as group:
-        demonstrate(group, arguments)
-    dist.destroy_process_group()
+    launch(demonstrate, arguments)
 
 
 def demonstrate(group: symmoe.Group, arguments: argparse.Namespace) -> None:
@@ -120,10 +99,6 @@ def demonstrate(group: symmoe.Group, arguments: argparse.Namespace) -> None:
 def tell(text: str) -> None:
     """Says on stderr what is going on, as it may take some seconds."""
     print(f"... {text}", file=sys.stderr, flush=True)
-
-
-def silent(text: str) -> None:
-    """Stands in for the functions that print, on all ranks but the first."""
 
 
 def uneven_sizes(tokens: int, world: int) -> list[int]:
