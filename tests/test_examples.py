@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import time
@@ -18,6 +19,8 @@ EXAMPLE = ROOT / "examples" / "qwen3_moe_layer.py"
 WIDTHS = {"hidden": 128, "intermediate": 64, "experts": 8, "top-k": 3}
 LATENT = ROOT / "examples" / "latent_moe.py"
 LATENT_WIDTHS = ["--hidden=128", "--latent=32", "--intermediate=64", "--experts=8", "--top-k=3"]
+SEQUENCE = ROOT / "examples" / "sequence_parallel_layer.py"
+SEQUENCE_WIDTHS = ["--hidden=64", "--heads=4", "--head-width=16", "--experts=10", "--top-k=3"]
 SMALL = [f"--{name}={value}" for name, value in (WIDTHS | {"tokens": 60, "repeats": 3}).items()]
 
 pytestmark = [pytest.mark.multi, pytest.mark.slow]
@@ -88,6 +91,42 @@ def test_latent_experts_under_torchrun_without_shared_ones() -> None:
 def test_latent_experts_of_one_process_are_summed_over_no_ranks() -> None:
     text = run(str(LATENT), *LATENT_WIDTHS, "--processes=1", "--many=9")
     assert [line[1:4] for line in table_of(text)] == [["none", "2", "0"]] * 3
+
+
+def sequence_table(text: str) -> dict[str, list[int]]:
+    """Gathers before and after, reduce-scatters, bytes; by part of the layer."""
+    names = ("norm", "attention", "MoE", "MTP head")
+    lines = {
+        name: line.removeprefix(name).split()
+        for line in text.splitlines()
+        for name in names
+        if line.startswith(f"{name} ")
+    }
+    return {name: [int(word) for word in words] for name, words in lines.items()}
+
+
+def test_a_draft_head_of_a_sequence_parallel_layer_takes_one_gather() -> None:
+    text = run(str(SEQUENCE), *SEQUENCE_WIDTHS, "--tokens=61", "--draft-intermediate=96")
+    h, choice = 61 * 64 * 2, 61 * 2 * 3 * 4
+    assert "2 processes with [20, 41] tokens" in text
+    assert sequence_table(text) == {
+        "norm": [1, 1, 0, 0, h, h],
+        "attention": [1, 1, 1, 1, 2 * h, 2 * h],
+        "MoE": [2, 1, 1, 1, 2 * h + choice, 2 * h],
+        "MTP head": [2, 1, 1, 0, 4 * h, h],
+    }
+    assert "the same bits fused and step by step" in text
+    assert "gathered: 61 rows, no padding; the same bits on all ranks" in text
+    assert len(re.findall(r"(?:hidden|draft): .* as far from fp64 as one rank alone", text)) == 2
+
+
+def test_a_sequence_parallel_layer_under_torchrun_with_shares_that_are_not_even() -> None:
+    """Three ranks of four heads and ten experts; one has no tokens."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
+    text = run(*launcher, str(SEQUENCE), *SEQUENCE_WIDTHS, "--tokens=2")
+    assert "3 processes with [0, 1, 1] tokens" in text
+    assert sequence_table(text)["MTP head"][:4] == [2, 1, 1, 0]
+    assert "gathered: 2 rows, no padding" in text
 
 
 @pytest.fixture
