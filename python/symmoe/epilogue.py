@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, SupportsFloat
 
 import torch
 
@@ -78,16 +78,14 @@ class Epilogue:
 
     def __post_init__(self) -> None:
         """Checks what can be checked without rows."""
-        for name, tensor in self.tensors():
+        given = self.tensors()
+        for name, tensor in given:
             if not isinstance(tensor, torch.Tensor):
                 raise TypeError(f"Epilogue: {name} must be a tensor, got {type(tensor).__name__}")
-        for name in ("scale", "eps"):
-            value = getattr(self, name)
-            if value is None and name == "scale":
-                continue
-            if isinstance(value, bool) or not hasattr(value, "__float__"):
-                raise TypeError(f"Epilogue: {name} must be a number, got {value!r}")
-            object.__setattr__(self, name, float(value))
+        if self.scale is not None and type(self.scale) is not float:
+            self._make_float("scale", self.scale)
+        if type(self.eps) is not float:
+            self._make_float("eps", self.eps)
         if not 0 <= self.eps < math.inf:
             raise ValueError(f"Epilogue: eps = {self.eps} must be finite and not negative")
         if self.scale_shared and (self.scale is None or self.shared is None):
@@ -98,20 +96,27 @@ class Epilogue:
             )
         if (self.quantize is None) != (self.scales is None):
             raise ValueError("Epilogue: quantize and scales go together")
-        if self.scale is None and not self.tensors():
+        if self.scale is None and not given:
             raise ValueError("Epilogue: nothing to do")
+
+    def _make_float(self, name: str, value: object) -> None:
+        if isinstance(value, bool) or not isinstance(value, SupportsFloat):
+            raise TypeError(f"Epilogue: {name} must be a number, got {value!r}")
+        object.__setattr__(self, name, float(value))
 
     def tensors(self) -> list[tuple[str, torch.Tensor]]:
         """Those that are given, with their names."""
-        named = {name: getattr(self, name) for name in _TENSORS}
-        return [(name, tensor) for name, tensor in named.items() if tensor is not None]
+        named = (
+            ("shared", self.shared),
+            ("residual", self.residual),
+            ("norm_weight", self.norm_weight),
+            ("scales", self.scales),
+        )
+        return [(name, tensor) for name, tensor in named if tensor is not None]
 
     def out_type(self, dtype: torch.dtype) -> torch.dtype:
         """What becomes of rows of `dtype`."""
         return dtype if self.quantize is None else QUANTIZED[self.quantize][0]
-
-
-_TENSORS = ("shared", "residual", "norm_weight", "scales")
 
 
 class Steps(NamedTuple):

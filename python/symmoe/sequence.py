@@ -76,7 +76,6 @@ def prepare(
         out = make(shape, dtype=layout.dtype, device=input.device)
     else:
         check_output(where, out, layout.dtype, shape, place)
-        _check_apart(where, out, nbytes, input, epilogue)
     begin = layout.begins[group.rank]
     own = out[begin : begin + layout.counts[group.rank]]
     core = group._core
@@ -84,7 +83,8 @@ def prepare(
         reason = core.why_no_output(out.data_ptr(), nbytes, layout.lane)
         if reason:
             raise ValueError(f"{where}: out {reason} ({layout.text})")
-        return Ends(own, out, key)
+        return Ends(own, out, key)  # where nothing else that the first half takes may be
+    _check_apart(where, out, nbytes, input, epilogue)
     window = group.acquire(
         "dispatch", (own.shape[0], layout.hidden), layout.dtype, lane=lane, stream=stream
     )
