@@ -119,7 +119,7 @@ def pairing(lab: Lab, rank: int, world: int) -> None:
         assert group.acquire("combine", shape, DTYPE) is window
         ones = lab.tensor(torch.ones(shape, dtype=DTYPE))
         lab.put(window, ones)
-        with pytest.raises(ValueError, match="out overlaps a buffer of the pool"):
+        with pytest.raises(ValueError, match="out overlaps a window for combine, lane 0"):
             group.reduce_scatter(ones, window[:2])
         with pytest.raises(ValueError, match="overlaps"):
             group.reduce_scatter(window, window[:2])

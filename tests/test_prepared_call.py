@@ -47,7 +47,7 @@ def errors(lab: EmulatedLab, rank: int, world: int) -> None:
         call("there", 0, False)
     with pytest.raises(OverflowError):
         call(-1, 0, False)
-    with pytest.raises(ValueError, match="out overlaps a buffer of the pool"):
+    with pytest.raises(ValueError, match="out overlaps a window for combine"):
         group.reduce_scatter(window, window[:ROWS])
     assert call(out.data_ptr(), 0, False) is True
     testing.synchronize()

@@ -68,6 +68,11 @@ class DeviceGroupHandle : public Handle<DeviceGroup> {
   }
 };
 
+template <auto kMethod>
+void at_once(const DeviceGroupHandle& self) {
+  self.engine([](DeviceEngine& engine) { (engine.*kMethod)(); });
+}
+
 py::dict stats_of(const DeviceGroupHandle& handle) {
   struct Numbers {
     PoolStats pool;
@@ -307,6 +312,12 @@ void bind_memory(py::class_<DeviceGroupHandle>& group) {
                return engine.overlaps(pointer<const void>(address), nbytes);
              });
            })
+      .def("why_no_output",
+           [](DeviceGroupHandle& self, uintptr_t address, size_t nbytes, int lane) {
+             return self.engine([&](DeviceEngine& engine) {
+               return engine.why_no_output(pointer<const void>(address), nbytes, lane);
+             });
+           })
       .def("reserve",
            [](DeviceGroupHandle& self, const std::vector<int>& numbers, int lanes, size_t nbytes,
               bool pin) {
@@ -319,20 +330,10 @@ void bind_memory(py::class_<DeviceGroupHandle>& group) {
            [](DeviceGroupHandle& self, Buffer& buffer) {
              self.engine([&](DeviceEngine& engine) { engine.retain(buffer); });
            })
-      .def("release_graphs",
-           [](DeviceGroupHandle& self) {
-             self.engine([](DeviceEngine& engine) { engine.release_graphs(); });
-           })
-      .def(
-          "trim",
-          [](DeviceGroupHandle& self) { self.engine([](DeviceEngine& engine) { engine.trim(); }); })
-      .def("suspend",
-           [](DeviceGroupHandle& self) {
-             self.engine([](DeviceEngine& engine) { engine.suspend(); });
-           })
-      .def("resume", [](DeviceGroupHandle& self) {
-        self.engine([](DeviceEngine& engine) { engine.resume(); });
-      });
+      .def("release_graphs", &at_once<&DeviceEngine::release_graphs>)
+      .def("trim", &at_once<&DeviceEngine::trim>)
+      .def("suspend", &at_once<&DeviceEngine::suspend>)
+      .def("resume", &at_once<&DeviceEngine::resume>);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ from .places import CPU, Place
 from .plans import REDUCE_SCATTER, Sizes, check_input, check_output
 
 if TYPE_CHECKING:
+    from .device.group import DeviceGroup
     from .group import Group
 
 RS_NORM_AG = "rs_norm_ag"
@@ -34,7 +35,7 @@ class Ends(NamedTuple):
 
 
 def prepare(
-    group: Group,
+    group: Group | DeviceGroup,
     place: Place,
     input: torch.Tensor,
     out: torch.Tensor | None,
@@ -48,7 +49,7 @@ def prepare(
     """Looks at what the second half could refuse, before the first one begins.
 
     The own rows are to be made where the peers will read them: in their place of `out`, if that is
-    in a window for dispatch, else in such a window of their own.
+    in a window for dispatch, else in such a window of their own. Devices send from any memory.
     """
     where = f"{RS_NORM_AG} on rank {group.rank}"
     if not isinstance(epilogue, Epilogue):
@@ -85,6 +86,8 @@ def prepare(
             raise ValueError(f"{where}: out {reason} ({layout.text})")
         return Ends(own, out, key)  # where nothing else that the first half takes may be
     _check_apart(where, out, nbytes, input, epilogue)
+    if place is not CPU:
+        return Ends(own, out, key)  # whose peers do not read it, but are sent it
     window = group.acquire(
         "dispatch", (own.shape[0], layout.hidden), layout.dtype, lane=lane, stream=stream
     )

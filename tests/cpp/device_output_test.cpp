@@ -222,7 +222,7 @@ TEST(gathered_rows_use_the_window_up) {
     for (const Way write : kWays) {
       if (gathered) {
         CHECK_THROWS_WITH(write(scene, *window, scene.first), InvalidArgument,
-                          "rows were gathered in or from");
+                          "gathered already: acquire it again");
       } else if (write == kWays[0] || write == kWays[2]) {
         write(scene, *window, scene.first);
       }
@@ -268,14 +268,14 @@ TEST(a_window_is_the_outputs_of_its_own_lane_alone) {
   std::byte* const base = window->window.base;
   for (const Plan::Kind kind : {Plan::Kind::kReduceScatter, Plan::Kind::kAllGather}) {
     const DevicePlan here = plan_of(kind);
-    refused(here, combine->window.base, "a buffer of the pool, acquired for combine, lane 0");
-    refused(plan_of(kind, 1), base, "acquired for dispatch, lane 0");
-    refused(here, base - kHidden, "out overlaps a buffer of the pool");
-    refused(here, base + window->window.bytes - kHidden, "exceed its 4096");
+    refused(here, combine->window.base, "out overlaps a window for combine, lane 0");
+    refused(plan_of(kind, 1), base, "out overlaps a window for dispatch, lane 0");
+    refused(here, base - kHidden, "out overlaps a ");
+    refused(here, base + window->window.bytes - kHidden, "does not lie in a window");
   }
   CHECK(scene.acquire(scene.first, 100 * kBytes) != window);
-  refused(scene.reduce, base, "was outgrown since it was acquired");
-  refused(scene.gather, base, "was outgrown since it was acquired");
+  refused(scene.reduce, base, "was outgrown: acquire it again");
+  refused(scene.gather, base, "was outgrown: acquire it again");
 }
 
 int main(int argc, char** argv) { return symmoe::check::run_all(argc, argv); }

@@ -18,6 +18,7 @@ import device_scenarios_life as life
 import device_scenarios_padding as padding
 import device_scenarios_peers as peers
 import device_scenarios_routed as routed
+import device_scenarios_sequence as sequence
 import device_scenarios_sizes as on_device
 import device_scenarios_windows as windows
 from ranks import Ranks
@@ -69,6 +70,8 @@ WITH_WINDOWS: list[Case] = [
     *[(gather.sharded_layers, [deterministic]) for deterministic in (False, True)],
     *[(gather.other_streams, [way]) for way in ("reduce_scatter", "combine", "all_gather")],
     (gather.compared, []),
+    (sequence.in_place, []),
+    (sequence.refused, []),
     (gather.outgrown, []),
     (gather.refused, []),
     (gather_graphs.replays, [None]),
@@ -113,6 +116,7 @@ WITH_PEERS: list[Case] = [
     (on_device.refused, []),
     (gather.sharded_layers, [False]),
     (gather.sizes_on_the_device, []),
+    (sequence.in_place, []),
     (gather_graphs.replays, [None]),
 ]
 

@@ -94,8 +94,8 @@ class DeviceEngine {
   void topk_reduce(kernels::TopkReduceLaunch launch, StreamHandle stream);
 
   // Each: collective, queued on the call's stream. `call.output` takes plan.output_bytes(), or,
-  // with sizes on the device, what it says it has room for. Of the pool's memory it may be a part
-  // of what the lane has acquired for "dispatch", until rows have been gathered from or into that.
+  // with sizes on the device, what it says it has room for. It lies where why_no_output has
+  // nothing against it: gathering from or into a window is the last use of that.
   // False: no path can do it here, which all ranks know alike; nothing was queued. Throws
   // Unavailable, likewise, where sizes are on the device and no path reads them.
   // From a pool buffer, at `offset`: zero staging where the path sends from a window.
@@ -140,6 +140,8 @@ class DeviceEngine {
   // A window that holds `address`, with the offset of it; null if none does.
   std::shared_ptr<Buffer> find(const void* address, size_t* offset) const;
   bool overlaps(const void* address, size_t bytes) const;
+  // Why no call of `lane` may write its rows there; empty if one may.
+  std::string why_no_output(const void* output, size_t bytes, int lane) const;
 
   // Throws if the group cannot do another call, or a kernel has met a wrong value.
   void check();

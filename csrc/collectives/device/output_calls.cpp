@@ -6,47 +6,60 @@
 
 namespace symmoe {
 
+namespace {
+
+// Why an acquired window must not be written now; empty if it may.
+std::string why_not_now(const Buffer& window) {
+  if (window.retired.load(std::memory_order_relaxed)) {
+    return "overlaps a window that was outgrown: acquire it again";
+  }
+  if (!window.armed.load(std::memory_order_relaxed)) {
+    return "overlaps a window that was gathered already: acquire it again before it is written";
+  }
+  return "";
+}
+
+}  // namespace
+
+// Rows may go to the caller's memory, and to a window that they will be gathered from, or into.
+std::string DeviceEngine::why_no_output(const void* output, size_t bytes, int lane) const {
+  if (bytes == 0 || !overlaps(output, bytes)) return "";
+  size_t offset = 0;
+  const auto window = find(output, &offset);
+  if (window == nullptr || bytes > window->window.bytes - offset) {
+    return "overlaps a buffer of the pool and does not lie in a window; it must be the caller's "
+           "memory";
+  }
+  const Slot& slot = window->slot;
+  if (slot.use != Use::kAcquired || slot.role != Role::kDispatch || slot.lane != lane) {
+    const auto text = [](Role role, int number) {
+      return std::string(name_of(role)) + ", lane " + std::to_string(number);
+    };
+    return "overlaps a window" + std::string(slot.use == Use::kStage ? " that stages" : "") +
+           " for " + text(slot.role, slot.lane) +
+           "; it must be the caller's memory, or lie in one acquired for " +
+           text(Role::kDispatch, lane);
+  }
+  return why_not_now(*window);
+}
+
 // The window that `output` lies in; null where it is the caller's memory. Throws InvalidArgument
-// where it would write over what is the pool's, a peer's or another lane's.
+// where it must be neither.
 std::shared_ptr<Buffer> DeviceEngine::output_window(const char* operation, int lane,
                                                     const void* output, size_t bytes,
                                                     const std::string& text) const {
   if (bytes == 0 || !overlaps(output, bytes)) return nullptr;
-  const auto refuse_output = [&](const std::string& what) {
-    throw InvalidArgument(at(operation) + ": out overlaps a buffer of the pool, " + what +
-                          "; it must be the caller's memory, or lie in the \"dispatch\" window of "
-                          "the call's lane (" +
-                          text + ", lane " + std::to_string(lane) + ")");
-  };
+  const std::string reason = why_no_output(output, bytes, lane);
+  if (!reason.empty()) throw InvalidArgument(at(operation) + ": out " + reason + " (" + text + ")");
   size_t offset = 0;
-  auto window = find(output, &offset);
-  if (window == nullptr) {
-    const auto* const begin = static_cast<const std::byte*>(output);
-    refuse_output(scratch_.find(begin, &offset) != nullptr ? "one that the group needs for itself"
-                                                           : "and begins outside of it");
-  }
-  const Slot& slot = window->slot;
-  if (slot.use != Use::kAcquired) refuse_output("one that rows are copied into for a collective");
-  if (slot.role != Role::kDispatch || slot.lane != lane) {
-    refuse_output(std::string("acquired for ") + name_of(slot.role) + ", lane " +
-                  std::to_string(slot.lane));
-  }
-  if (bytes > window->window.bytes - offset) {
-    refuse_output(std::to_string(bytes) + " bytes at offset " + std::to_string(offset) +
-                  " exceed its " + std::to_string(window->window.bytes));
-  }
-  return window;
+  return find(output, &offset);
 }
 
-// The window's lane is taken.
+// Its lane is taken, so that the answer holds.
 void DeviceEngine::require_writable(const char* operation, const Buffer& window,
                                     const std::string& text) const {
-  const auto refuse_window = [&](const char* what) {
-    throw InvalidArgument(at(operation) + ": out lies in a window that " + what +
-                          " since it was acquired: acquire it again (" + text + ")");
-  };
-  if (window.retired.load(std::memory_order_relaxed)) refuse_window("was outgrown");
-  if (!window.armed.load(std::memory_order_relaxed)) refuse_window("rows were gathered in or from");
+  const std::string reason = why_not_now(window);
+  if (!reason.empty()) throw InvalidArgument(at(operation) + ": out " + reason + " (" + text + ")");
 }
 
 DeviceEngine::Output::Output(DeviceEngine& engine, const Plan& plan, std::shared_ptr<Buffer> window)

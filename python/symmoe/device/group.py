@@ -19,11 +19,12 @@ from ..observing import watch
 from ..plans import ALL_GATHER, REDUCE_SCATTER, WINDOW_TYPES, Layout, Sizes
 from ..routing import Routing
 from . import choice, fallback
-from .arguments import CallNumbers, DeviceArguments
+from .arguments import CallNumbers
+from .sequence import SequenceCalls
 from .views import DeviceView
 
 
-class DeviceGroup(DeviceArguments):
+class DeviceGroup(SequenceCalls):
     """The ranks of a process group, each with a device and windows in its memory.
 
     Made by `symmoe.init`; a context manager. The methods are those of `Group`, but none waits for
