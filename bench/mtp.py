@@ -18,10 +18,10 @@ and with the summands of a layer in front of it, which are reduced first:
     layer         rs_norm_ag(H)
     layer_split   reduce_scatter(H), then as split
 
-All of symmoe's begin with their inputs in windows and leave their results there: nothing is staged.
-Measured as `turns.py` says; gloo's ways are timed less often. shard, split_kernel
-and layer must give the same bits, all others the same within roundings; the exit code says whether
-they did and whether shard kept to the bar in every row.
+What symmoe's ways send lies in windows before, and where it is gathered behind it: nothing is
+staged. Measured as `turns.py` says; gloo's ways are timed less often. shard, split_kernel and layer
+must give the same bits, all others the same within roundings; the exit code says whether they did
+and whether shard kept to the bar in every row.
 """
 
 from __future__ import annotations
@@ -71,10 +71,14 @@ class MtpCase:
         self.made = group.reduce_scatter(self.partial)  # what a whole network makes of own rows
         self.residual = self.first_residual.clone()
         self.epilogue = symmoe.Epilogue(residual=self.residual, norm_weight=self.weight, eps=EPS)
-        # Only the private memory that gloo and torch need; the rest is in windows.
+        # Private memory, where the ways need any: new tensors would cost page faults.
+        self.reduced = torch.empty_like(self.made)
         self.packed = torch.cat((self.made, self.first_residual), 1)
         self.total = torch.empty(self.shape, dtype=DTYPE)
         self.gathered = torch.empty_like(self.total)
+        self.epilogue_of_all = symmoe.Epilogue(
+            residual=self.total, norm_weight=self.weight, eps=EPS
+        )
         self.both = torch.empty(self.wide, dtype=DTYPE)
         self.ways: dict[str, Callable[[], torch.Tensor]] = {
             "shard": self.shard,
@@ -119,15 +123,14 @@ class MtpCase:
     def split(self) -> torch.Tensor:
         """All rows on all ranks, by torch."""
         both, total = self._gather_and_reduce()
-        residual = torch.add(both[:, self.hidden :], total)
+        residual = torch.add(both[:, self.hidden :], total, out=self.total)
         return F.rms_norm(residual, (self.hidden,), self.weight, EPS)
 
     def split_kernel(self) -> torch.Tensor:
         """All rows on all ranks, by the kernel."""
         both, total = self._gather_and_reduce()
-        residual = both[:, self.hidden :].contiguous()
-        epilogue = symmoe.Epilogue(residual=residual, norm_weight=self.weight, eps=EPS)
-        return symmoe.apply_epilogue(total, epilogue)
+        self.total.copy_(both[:, self.hidden :])
+        return symmoe.apply_epilogue(total, self.epilogue_of_all, out=self.gathered)
 
     def gloo_shard(self) -> torch.Tensor:
         """Without symmoe."""
@@ -140,8 +143,8 @@ class MtpCase:
         """Without symmoe."""
         gloo_all_gather(self.both, self.packed)
         dist.all_reduce(self.total)
-        residual = torch.add(self.both[:, self.hidden :], self.total)
-        return F.rms_norm(residual, (self.hidden,), self.weight, EPS)
+        self.total.add_(self.both[:, self.hidden :])
+        return F.rms_norm(self.total, (self.hidden,), self.weight, EPS)
 
     def layer(self) -> torch.Tensor:
         """One call."""
@@ -152,8 +155,9 @@ class MtpCase:
     def layer_split(self) -> torch.Tensor:
         """A reduction in front of the long way."""
         mine = self.window("dispatch", self.wide)[self.own]
-        made = self.group.reduce_scatter(self.window("combine", self.shape))
-        torch.cat((made, self.residual), 1, out=mine)
+        summands = self.window("combine", self.shape)
+        self.group.reduce_scatter(summands, self.reduced)
+        torch.cat((self.reduced, self.residual), 1, out=mine)
         return self.split()
 
     def check(self) -> bool:

@@ -112,6 +112,17 @@ def _rank(
     cpus = usable_cpus()
     os.sched_setaffinity(0, {cpus[rank % len(cpus)]})
     line = measure.StartLine(f"{folder}/line", world, rank, DEADLINE_NS)
+    rows = _shapes(make_case, line, options)
+    Path(folder, f"times{rank}.json").write_text(json.dumps(rows))
+    # Nobody has the group any more, so this ends gloo's threads. One that still held a tensor when
+    # the interpreter ends would abort the process.
+    gc.collect()
+    dist.destroy_process_group()
+
+
+def _shapes(
+    make_case: CaseMaker, line: measure.StartLine, options: argparse.Namespace
+) -> list[Row]:
     rows = []
     with symmoe.init(device="cpu") as group, torch.inference_mode():
         for hidden in options.hidden:
@@ -120,8 +131,7 @@ def _rank(
                 right = case.check()
                 times = _times(case, line, options.calls)
                 rows.append({"hidden": hidden, "tokens": tokens, "right": right, "times": times})
-    Path(folder, f"times{rank}.json").write_text(json.dumps(rows))
-    dist.destroy_process_group()
+    return rows
 
 
 def _times(case: Case, line: measure.StartLine, calls: int) -> dict[str, list[tuple[int, int]]]:

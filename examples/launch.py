@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import tempfile
@@ -47,13 +48,20 @@ def run_rank(
     """All that one process does."""
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world))
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world)
-    with torch.no_grad(), symmoe.init(device="cpu") as group:
-        demonstrate(group, options)
+    _with_group(demonstrate, options)
+    # Nobody has the group any more, so this ends gloo's threads. One that still held a tensor when
+    # the interpreter ends would abort the process.
+    gc.collect()
     dist.destroy_process_group()
 
 
 def silent(text: str) -> None:
     """Stands in for print, on all ranks but the first."""
+
+
+def _with_group(demonstrate: Demonstration, options: argparse.Namespace) -> None:
+    with torch.no_grad(), symmoe.init(device="cpu") as group:
+        demonstrate(group, options)
 
 
 def _under_torchrun() -> bool:
