@@ -171,8 +171,10 @@ def test_planted_faults_in_rank_reduce(architecture: str) -> None:
 
 def test_every_source_is_tested() -> None:
     tested = [
+        "apply_epilogue",
         "combine",
         "copy_to_window",
+        "pull_epilogue",
         "pull_reduce",
         "rank_reduce",
         "route_mask",

@@ -91,16 +91,24 @@ def test_fma_rounds_once() -> None:
     assert twice > 0, "no case in which rounding twice would be wrong"
 
 
-@pytest.mark.parametrize("name", ["add", "sub", "mul"])
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div"])
 def test_float_arithmetic(name: str) -> None:
     generator = random.Random(2)
-    compute = {"add": np.add, "sub": np.subtract, "mul": np.multiply}[name]
+    compute = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}[name]
     for _ in range(400):
         a, b = random_f32(generator), random_f32(generator)
         x, y = np.array([a, b], np.uint32).view(np.float32)
         with np.errstate(all="ignore"):
             expected = float(compute(x, y))
         assert same_f32(evaluate32(f"{name}.rn.f32", a, b), expected), (a, b)
+
+
+def test_square_root() -> None:
+    generator = random.Random(4)
+    for bits in [*HARD_F32, *(generator.getrandbits(32) for _ in range(400))]:
+        with np.errstate(all="ignore"):
+            expected = float(np.sqrt(np.array([bits], np.uint32).view(np.float32))[0])
+        assert same_f32(evaluate32("sqrt.rn.f32", bits), expected), hex(bits)
 
 
 def test_min_and_max() -> None:
@@ -263,6 +271,7 @@ def test_faults(body: str, words: str) -> None:
     "body",
     [
         "fma.rn.ftz.f32 %r0, %a1, %a1, %a1;",  # flushes subnormals
+        "sqrt.approx.f32 %r0, %a1;",
         "ex2.approx.f32 %r0, %a1;",
         "div.full.f32 %r0, %a1, %a1;",
         "add.sat.s32 %r0, %a1, %a1;",

@@ -49,7 +49,7 @@ def breaches(kernel: Kernel, rule: Rule | None) -> Iterator[str]:
     if local:
         yield f"{len(local)} accesses of local memory, the first {local[0]}"
     flushing = [instruction for instruction in kernel.instructions if instruction.flushes]
-    if flushing:
+    if len(flushing) > rule.flushing:
         yield f"flushes subnormals: {flushing[0]}"
     generic = [instruction for instruction in kernel.instructions if instruction.is_generic]
     if generic:

@@ -22,6 +22,9 @@ class Rule:
         read_only_cache: Whether it may load through the read-only cache. Memory that peers write
             must not be read that way: the cache does not see their stores.
         fresh_loads_128: Least number of 16-byte loads that do not: those of peers' rows.
+        flushing: The most operations that flush subnormals. ptxas makes some of correctly rounded
+            divisions and square roots, where no subnormal is left; that the code asks for none
+            itself is seen by the tests that read its PTX.
     """
 
     loads_128: int
@@ -29,6 +32,7 @@ class Rule:
     narrow_accesses: int = 0
     read_only_cache: bool = False
     fresh_loads_128: int = 0
+    flushing: int = 0
 
 
 ELEMENTS = Rule(0, 0)
@@ -67,10 +71,41 @@ def _combine_rule(match: re.Match[str]) -> Rule:
     return Rule(topk.loads_128 + loads, 1 + pieces, narrow, True, fresh_loads_128=loads)
 
 
+# What flushes in three divisions and a square root, on all their ways.
+ROOT = 24
+
+
+def _epilogue_rule(match: re.Match[str]) -> Rule:
+    """A row and its residual come and go; nobody writes shared rows and weights meanwhile.
+
+    Narrow are a scale per row, bytes of quantised ones, and a size per rank.
+    """
+    if match["columns"] == "Narrow":
+        return Rule(0, 0, read_only_cache=True, flushing=ROOT)
+    return Rule(4, 3, narrow_accesses=4, read_only_cache=True, fresh_loads_128=2, flushing=ROOT)
+
+
+def _pull_epilogue_rule(match: re.Match[str]) -> Rule:
+    """Both of its parts: rows of the windows and the residual are loaded past the cache."""
+    if match["columns"] == "Narrow":
+        return Rule(0, 0, read_only_cache=True, flushing=ROOT)
+    loads, pieces = AT_ONCE[match["at_once"]]
+    return Rule(
+        loads + 3,
+        3,
+        narrow_accesses=pieces + 4,
+        read_only_cache=True,
+        fresh_loads_128=loads + 1,
+        flushing=ROOT,
+    )
+
+
 RULES: dict[str, Callable[[re.Match[str]], Rule]] = {
     r"topk_reduce<(?P<columns>Wide|Narrow) \w+ to \w+, (?P<slots>\d+)>": _topk_rule,
     r"rank_reduce<\w+>": lambda _: Rule(2, 1),
     r"pull_reduce<(?P<columns>Wide|Narrow) \w+ to \w+, (?P<at_once>\w+)>": _pull_rule,
+    r"apply_epilogue<(?P<columns>Wide|Narrow) \w+ to \w+>": _epilogue_rule,
+    r"pull_epilogue<(?P<columns>Wide|Narrow) \w+ to \w+, (?P<at_once>\w+)>": _pull_epilogue_rule,
     r"combine<(?P<columns>Wide|Narrow) \w+ to \w+, (?P<slots>\d+), (?P<at_once>\w+)>": (
         _combine_rule
     ),
@@ -100,4 +135,4 @@ def short_name(mangled: str) -> str:
     sizes = {"Bits128": "16 bytes", "unsigned int": "4 bytes", "unsigned short": "2 bytes"}
     for kind, said in {**sizes, "unsigned char": "1 byte"}.items():
         name = name.replace(f"<{kind}>", f"<{said}>")
-    return name
+    return name.replace(" >", ">")

@@ -163,6 +163,25 @@ struct StepChoice {
   Quantized quantized = Quantized::kNone;
 };
 
+inline std::vector<StepChoice> all_choices() {
+  std::vector<StepChoice> choices;
+  for (int bits = 0; bits < 64; ++bits) {
+    for (const Quantized to : {Quantized::kNone, Quantized::kInt8, Quantized::kFloat8}) {
+      const StepChoice choice{.scale = (bits & 1) != 0,
+                              .shared = (bits & 2) != 0,
+                              .scale_shared = (bits & 4) != 0,
+                              .residual = (bits & 8) != 0,
+                              .norm = (bits & 16) != 0,
+                              .wide_weight = (bits & 32) != 0,
+                              .quantized = to};
+      if (choice.scale_shared && !choice.scale) continue;
+      if (choice.wide_weight && !choice.norm) continue;
+      choices.push_back(choice);
+    }
+  }
+  return choices;
+}
+
 // Numbers whose rows have a finite norm: moderate, or close to a subnormal.
 inline void fill_moderately(const Bytes& bytes, DType type, std::mt19937& random) {
   const auto size = static_cast<int64_t>(size_of(type));
@@ -222,8 +241,8 @@ struct EpilogueCase {
                       .quantized = choice.quantized}};
   }
 
-  // Runs the kernel on a fresh residual.
-  void run(int threads) {
+  // What is to be run, on a fresh residual.
+  EpilogueReduceArgs fresh() {
     output.clear();
     scales.clear();
     residual.clear();
@@ -236,7 +255,20 @@ struct EpilogueCase {
     if (args.steps.quantized != Quantized::kNone) {
       now.steps.scales = reinterpret_cast<float*>(scales.data());
     }
-    kernels::reduce_with_epilogue(now, threads);
+    return now;
+  }
+  void run(int threads) { kernels::reduce_with_epilogue(fresh(), threads); }
+
+  // What there is now.
+  EpilogueResult result() const {
+    const auto copy = [](const GuardedOutput& from, int64_t bytes) {
+      return std::vector<char>(from.data(), from.data() + bytes);
+    };
+    const kernels::Epilogue& steps = args.steps;
+    const auto size = static_cast<int64_t>(steps.output_size(args.type));
+    return {copy(output, args.rows * args.hidden * size),
+            copy(residual, steps.residual == nullptr ? 0 : shared.size()),
+            copy(scales, steps.quantized == Quantized::kNone ? 0 : args.rows * 4)};
   }
 
   void compare(const EpilogueResult& want, const std::string& what) const {

@@ -17,31 +17,13 @@
 
 using namespace symmoe;
 using kernels::Quantized;
+using reference::all_choices;
 using reference::EpilogueCase;
 using reference::for_each_isa;
 using reference::kTypes;
 using reference::StepChoice;
 
 namespace {
-
-std::vector<StepChoice> all_choices() {
-  std::vector<StepChoice> choices;
-  for (int bits = 0; bits < 64; ++bits) {
-    for (const Quantized to : {Quantized::kNone, Quantized::kInt8, Quantized::kFloat8}) {
-      const StepChoice choice{.scale = (bits & 1) != 0,
-                              .shared = (bits & 2) != 0,
-                              .scale_shared = (bits & 4) != 0,
-                              .residual = (bits & 8) != 0,
-                              .norm = (bits & 16) != 0,
-                              .wide_weight = (bits & 32) != 0,
-                              .quantized = to};
-      if (choice.scale_shared && !choice.scale) continue;
-      if (choice.wide_weight && !choice.norm) continue;
-      choices.push_back(choice);
-    }
-  }
-  return choices;
-}
 
 void check_case(EpilogueCase& c, const std::vector<int>& thread_counts) {
   const reference::EpilogueResult want = reference::reduce_with_epilogue(c.args);

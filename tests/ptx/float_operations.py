@@ -24,6 +24,21 @@ def _multiply(a: int, b: int) -> int:
     return f32_bits(f32_value(a) * f32_value(b))
 
 
+def _divide(a: int, b: int) -> int:
+    """Of doubles, whose rounding does not show behind that to float32."""
+    dividend, divisor = f32_value(a), f32_value(b)
+    if divisor != 0:
+        return f32_bits(dividend / divisor)
+    if dividend == 0 or math.isnan(dividend):
+        return NAN32
+    return 0x7F800000 | ((a ^ b) & SIGN)
+
+
+def _root(a: int) -> int:
+    value = f32_value(a)
+    return NAN32 if math.isnan(value) or value < 0 else f32_bits(math.sqrt(value))
+
+
 def _is_nan(bits: int) -> bool:
     return bits & ~SIGN > 0x7F800000
 
@@ -48,6 +63,7 @@ TWO: dict[str, Callable[[int, int], int]] = {
     "add": _add,
     "sub": _subtract,
     "mul": _multiply,
+    "div": _divide,
     "min": _choose(lambda a, b: min(a, b, key=_order)),
     "max": _choose(lambda a, b: max(a, b, key=_order)),
 }
@@ -59,13 +75,24 @@ def float_arithmetic(operands: Operands, kind: str) -> Step:
     # .rn is what add, sub and mul do without it too, but then ptxas may contract them.
     if kind != "f32" or operands.name not in TWO | ONE:
         raise UnknownPtxError(f"{operands.name} of .{kind}")
-    operands.take("rn")
+    # Others are approximate without it.
+    if operands.take("rn") is None and operands.name == "div":
+        raise UnknownPtxError("div that is not .rn")
     write = operands.write(0, 32)
     if operands.name in ONE:
         operands.done(2)
         return unary(write, ONE[operands.name], operands.read(1, 32))
     operands.done(3)
     return binary(write, TWO[operands.name], operands.read(1, 32), operands.read(2, 32))
+
+
+@operation("sqrt")
+def _sqrt(operands: Operands) -> Step:
+    kind = operands.type()
+    if kind != "f32" or operands.take("rn") is None:
+        raise UnknownPtxError(f"sqrt of .{kind}, or not .rn")
+    operands.done(2)
+    return unary(operands.write(0, 32), _root, operands.read(1, 32))
 
 
 @operation("fma")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -37,7 +38,7 @@ class SharedMemory:
 
     def __init__(self, size: int) -> None:
         self._memory = LocalMemory("shared", size)
-        self._bytes = [_Byte() for _ in range(size)]
+        self._bytes: defaultdict[int, _Byte] = defaultdict(_Byte)
 
     def load(self, address: int, size: int, moment: Moment, atomic: bool = False) -> int:
         """Reads `size` bytes as one little-endian number."""
@@ -64,7 +65,7 @@ class SharedMemory:
         self._memory.forget(address, size)
 
     def _touched(self, address: int, size: int) -> Iterable[tuple[int, _Byte]]:
-        return enumerate(self._bytes[address : address + size], address)
+        return ((place, self._bytes[place]) for place in range(address, address + size))
 
     def _order(
         self, what: str, place: int, earlier: Iterable[Moment | None], moment: Moment

@@ -16,6 +16,8 @@ struct WideColumns {
   static constexpr int kBlocksAtOnce = 4;  // of a multiprocessor, whose registers they share
   using Loaded = Elements<kIn, kCount>;
   using OfOutput = WideColumns<kOutput, kOutput>;  // for reading what was written
+  template <DType kOther>
+  using Of = WideColumns<kOther, kOutput>;  // the same columns of other rows
 
   int64_t first;
   bool any;
@@ -44,6 +46,8 @@ struct NarrowColumns {
   static constexpr int kCount = 8;
   static constexpr int kBlocksAtOnce = 3;
   using OfOutput = NarrowColumns<kOutput, kOutput>;
+  template <DType kOther>
+  using Of = NarrowColumns<kOther, kOutput>;
 
   struct Loaded {
     ElementBits<kIn> bits[kCount];

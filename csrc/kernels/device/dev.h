@@ -146,10 +146,14 @@ SYMMOE_DEVICE void store16(void* to, const Bits128& bits) { store<Bits128>(to, b
 SYMMOE_DEVICE float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 SYMMOE_DEVICE float mul(float a, float b) { return __fmul_rn(a, b); }
 SYMMOE_DEVICE float add(float a, float b) { return __fadd_rn(a, b); }
+SYMMOE_DEVICE float div(float a, float b) { return __fdiv_rn(a, b); }
+SYMMOE_DEVICE float sqrt(float a) { return __fsqrt_rn(a); }
 #else  // built with -ffp-contract=off
 SYMMOE_DEVICE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 SYMMOE_DEVICE float mul(float a, float b) { return a * b; }
 SYMMOE_DEVICE float add(float a, float b) { return a + b; }
+SYMMOE_DEVICE float div(float a, float b) { return a / b; }
+SYMMOE_DEVICE float sqrt(float a) { return __builtin_sqrtf(a); }
 #endif
 
 template <typename To, typename From>

@@ -96,7 +96,7 @@ struct Elements {
 };
 
 template <DType kType, int kCount>
-SYMMOE_DEVICE void store_elements(char* to, const float (&values)[kCount]) {
+SYMMOE_DEVICE Elements<kType, kCount> elements_of(const float (&values)[kCount]) {
   Elements<kType, kCount> elements;
   constexpr int kPerWord = 4 / kBytes<kType>;
   SYMMOE_UNROLL
@@ -108,6 +108,12 @@ SYMMOE_DEVICE void store_elements(char* to, const float (&values)[kCount]) {
           encode_two<kType>(values[2 * word], values[2 * word + 1]);
     }
   }
+  return elements;
+}
+
+template <DType kType, int kCount>
+SYMMOE_DEVICE void store_elements(char* to, const float (&values)[kCount]) {
+  const Elements<kType, kCount> elements = elements_of<kType>(values);
   SYMMOE_UNROLL
   for (int store = 0; store < elements.kLoads; ++store) {
     dev::store16(to + store * 16, elements.bits[store]);

@@ -4,6 +4,7 @@
 
 #include "base/dtype.h"
 #include "kernels/device/signal_page.h"
+#include "kernels/epilogue.h"
 
 // What the device kernels are asked to do: plain structures that host code fills in and the
 // launchers of a back end read. Pointers are device memory; bounds are checked by the host code
@@ -176,6 +177,35 @@ struct CombineLaunch {
   PullLaunch pull = {};
 };
 
+// The longest row that an epilogue with a norm or quantising can take: a block keeps it in its own
+// memory meanwhile.
+constexpr int64_t kEpilogueRowBytes = 40 * 1024;
+
+// An epilogue of rows that are summed already, to the bits of the CPU's (kernels/cpu/epilogue.h).
+// Memory that is written (output, residual, scales) overlaps nothing else, but for the output,
+// which may be exactly the input unless it is quantised.
+struct EpilogueLaunch {
+  const void* input = nullptr;  // [rows, hidden]
+  void* output = nullptr;       // [rows, hidden], as the rows, or bytes
+  Epilogue steps = {};
+  int64_t rows = 0;
+  int64_t hidden = 0;
+  DType type = DType::kBFloat16;
+  // With sizes on the device `rows` is what there may be at most, and the rows of `rank` of `world`
+  // are all there is: none with sizes that do not fit, which the kernel in front has reported.
+  RowShares shares = {};
+  int rank = 0;
+  int world = 1;
+};
+
+// pull_reduce with an epilogue on this rank, whose peers need not have one: they meet pull_reduce
+// and this alike. The output is one of the epilogue; it may be the own share of the own window
+// unless it is quantised.
+struct PullEpilogueLaunch {
+  PullLaunch pull = {};
+  Epilogue steps = {};
+};
+
 // Each queues one kernel on `stream` and returns the runtime's error code, 0 if there was none.
 // `multiprocessors` sizes the grid, but not that of kernels that wait for peers. Nothing is
 // launched for an empty problem; one that waits for peers is never empty.
@@ -185,5 +215,7 @@ int launch_copy_to_window(const CopyLaunch& launch, int multiprocessors, void* s
 int launch_route_mask(const RouteMaskLaunch& launch, int multiprocessors, void* stream);
 int launch_pull_reduce(const PullLaunch& launch, int multiprocessors, void* stream);
 int launch_combine(const CombineLaunch& launch, int multiprocessors, void* stream);
+int launch_apply_epilogue(const EpilogueLaunch& launch, int multiprocessors, void* stream);
+int launch_pull_epilogue(const PullEpilogueLaunch& launch, int multiprocessors, void* stream);
 
 }  // namespace symmoe::kernels

@@ -62,14 +62,15 @@ SYMMOE_DEVICE uint64_t ranks_with_row(const PullLaunch& problem, int64_t row_of_
   return ~uint64_t{0} >> (kMaxPeers - problem.peers.world);
 }
 
+// `any`: whether there is such a piece.
 template <typename Columns>
-SYMMOE_DEVICE Piece<Columns> piece_of(const PullLaunch& problem, int64_t begin, const Units& units,
-                                      uint32_t unit, int part) {
+SYMMOE_DEVICE Piece<Columns> piece_of(const PullLaunch& problem, int64_t begin, int64_t row,
+                                      int64_t group, bool any) {
   Piece<Columns> piece;
-  piece.row = units.row(unit);
-  piece.group = units.group<Columns>(unit, part);
-  piece.any = unit < units.count && Columns(piece.group, problem.hidden).any;
-  piece.ranks = piece.any ? ranks_with_row(problem, begin + piece.row) : 0;
+  piece.row = row;
+  piece.group = group;
+  piece.any = any && Columns(group, problem.hidden).any;
+  piece.ranks = piece.any ? ranks_with_row(problem, begin + row) : 0;
   SYMMOE_UNROLL
   for (float& value : piece.sum) value = piece.ranks == 0 ? 0.0f : -0.0f;
   return piece;
@@ -101,6 +102,22 @@ SYMMOE_DEVICE void add_ranks(const PullLaunch& problem, const PeerCall& call, in
   }
 }
 
+// Adds up what all ranks have for the pieces.
+template <typename AtOnce, int kPieces, typename Columns>
+SYMMOE_DEVICE void add_all_ranks(const PullLaunch& problem, const PeerCall& call, int64_t begin,
+                                 Piece<Columns> (&pieces)[kPieces]) {
+  uint64_t left = 0;
+  SYMMOE_UNROLL
+  for (const Piece<Columns>& piece : pieces) left |= piece.ranks;
+  SYMMOE_UNROLL_BY(1)
+  while (left != 0) {
+    add_ranks<AtOnce::kRanks>(problem, call, begin, pieces);
+    left = 0;
+    SYMMOE_UNROLL
+    for (const Piece<Columns>& piece : pieces) left |= piece.ranks;
+  }
+}
+
 // This block's units of the own share.
 template <typename Columns, typename AtOnce>
 SYMMOE_DEVICE void pull_share(const PullLaunch& problem, const PeerCall& call, int chunks) {
@@ -113,20 +130,14 @@ SYMMOE_DEVICE void pull_share(const PullLaunch& problem, const PeerCall& call, i
   SYMMOE_UNROLL_BY(1)
   for (uint32_t unit = dev::block(); unit < units.count; unit += blocks * (kPieces / kPerUnit)) {
     Piece<Columns> pieces[kPieces];
-    uint64_t left = 0;
     SYMMOE_UNROLL
     for (int i = 0; i < kPieces; ++i) {
+      const uint32_t its_unit = unit + i / kPerUnit * blocks;
       pieces[i] =
-          piece_of<Columns>(problem, begin, units, unit + i / kPerUnit * blocks, i % kPerUnit);
-      left |= pieces[i].ranks;
+          piece_of<Columns>(problem, begin, units.row(its_unit),
+                            units.group<Columns>(its_unit, i % kPerUnit), its_unit < units.count);
     }
-    SYMMOE_UNROLL_BY(1)
-    while (left != 0) {
-      add_ranks<AtOnce::kRanks>(problem, call, begin, pieces);
-      left = 0;
-      SYMMOE_UNROLL
-      for (const Piece<Columns>& piece : pieces) left |= piece.ranks;
-    }
+    add_all_ranks<AtOnce>(problem, call, begin, pieces);
     SYMMOE_UNROLL
     for (const Piece<Columns>& piece : pieces) {
       if (!piece.any) continue;

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "kernels/epilogue_numbers.h"
 
 // What one instruction set provides. This header and the others in this folder are seen by files
 // that are compiled for different instruction sets, so they hold no function that a linker could
@@ -65,10 +66,7 @@ struct RowSteps {
   int ahead_rows;
 };
 
-// Returns the sum of squares of what it has written: in lane j those of columns j, j +
-// kSquareLanes, j + 2 kSquareLanes ... in this order; then lane j plus lane j + half of the lanes,
-// and again.
-constexpr int kSquareLanes = 64;
+// Returns the sum of squares of what it has written, see kSquareLanes.
 using RowStepsRun = float (*)(const RowSteps& steps, int64_t hidden);
 
 // output[i] = round(row[i] * factor * weight[i]); `output` may be exactly `row`.
@@ -79,10 +77,6 @@ struct NormedRow {
   void* output;
 };
 using NormRow = void (*)(const NormedRow& norm, int64_t hidden, bool stream);
-
-// What a row may be quantised to. The numbers are part of the Python bindings.
-enum class Quantized : uint8_t { kNone = 0, kInt8 = 1, kFloat8 = 2 };
-constexpr int kQuantized = 3;
 
 // Writes round(row[i] / scale), one byte each, and returns the scale: the largest magnitude / the
 // largest number of the format, but no subnormal. Of a row that is not finite: NaN, and zeros.
