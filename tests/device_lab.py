@@ -19,9 +19,13 @@ import torch.distributed as dist
 
 import symmoe
 from symmoe import testing
+from symmoe.apply import finish_on
+from symmoe.device.alone import Alone
 from symmoe.device.group import DeviceGroup
+from symmoe.epilogue import check_epilogue
 from symmoe.plans import WINDOW_TYPES
 from symmoe.testing import runtime
+from symmoe.testing.group import HostPlace
 
 NCCL_PATHS = ("direct", "plain", "grouped", "ordered")
 OWN_PATHS = ("pull", "routed", "fused")
@@ -69,6 +73,11 @@ class Lab(Protocol):
 
     def topk_reduce(self, *tensors: Any, **options: Any) -> torch.Tensor:
         """`symmoe.topk_reduce` with tensors of this device."""
+
+    def apply_epilogue(
+        self, rows: torch.Tensor, epilogue: symmoe.Epilogue, out: torch.Tensor
+    ) -> None:
+        """`symmoe.apply_epilogue` with tensors of this device, in the current stream."""
 
     def stream(self) -> Any:
         """A new stream."""
@@ -131,6 +140,16 @@ class EmulatedLab:
         """That of symmoe.testing."""
         return testing.topk_reduce(*tensors, **options)
 
+    def apply_epilogue(
+        self, rows: torch.Tensor, epilogue: symmoe.Epilogue, out: torch.Tensor
+    ) -> None:
+        """What the public one does on a GPU."""
+        shape = (rows.shape[0], rows.shape[1])
+        steps = check_epilogue("apply_epilogue", epilogue, rows.dtype, shape)
+        finish_on(Alone(HostPlace(), runtime.device()), rows, steps, out)
+        tensors = [tensor for _, tensor in epilogue.tensors()]
+        testing.streams.keep(testing.current_stream(), rows, out, *tensors)
+
     def stream(self) -> testing.Stream:
         """A new stream."""
         return testing.Stream()
@@ -187,6 +206,12 @@ class CudaLab:
     def topk_reduce(self, *tensors: Any, **options: Any) -> torch.Tensor:
         """The public one."""
         return symmoe.topk_reduce(*tensors, **options)
+
+    def apply_epilogue(
+        self, rows: torch.Tensor, epilogue: symmoe.Epilogue, out: torch.Tensor
+    ) -> None:
+        """The public one."""
+        symmoe.apply_epilogue(rows, epilogue, out=out)
 
     def stream(self) -> torch.cuda.Stream:
         """A new stream."""

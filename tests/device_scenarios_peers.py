@@ -13,7 +13,16 @@ from symmoe import Config, testing
 
 SMALL = Config(granularity=4096)
 NAN = float("nan")
-LAUNCHES = ("topk_reduce", "copy_to_window", "route_mask", "pull_reduce", "combine", "rank_reduce")
+LAUNCHES = (
+    "topk_reduce",
+    "copy_to_window",
+    "route_mask",
+    "pull_reduce",
+    "combine",
+    "rank_reduce",
+    "apply_epilogue",
+    "pull_epilogue",
+)
 
 
 def only(*paths: str, **more: Any) -> Config:

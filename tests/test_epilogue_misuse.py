@@ -227,17 +227,3 @@ def test_alone() -> None:
     with pytest.raises(ValueError, match=r"rows overlaps epilogue.residual"):
         symmoe.apply_epilogue(rows, symmoe.Epilogue(residual=rows))
     assert symmoe.apply_epilogue(rows[:0], epilogue).shape == (0, HIDDEN)
-
-
-@pytest.mark.skipif(not symmoe.testing.available(), reason="built without symmoe.testing")
-def test_groups_of_devices_have_none() -> None:
-    rows, epilogue = torch.ones(TOKENS, HIDDEN), symmoe.Epilogue(scale=2)
-    with symmoe.testing.init() as group:
-        for call in (group.reduce_scatter, group.combine):
-            with pytest.raises(symmoe.UnavailableError, match=r"give the result .*apply_epilogue"):
-                call(rows, epilogue=epilogue)
-        with pytest.raises(symmoe.UnavailableError, match="no fused epilogue"):
-            group.explain("combine", rows, epilogue=epilogue)
-        summed = group.reduce_scatter(rows)
-        symmoe.testing.synchronize()
-        assert torch.equal(symmoe.apply_epilogue(summed, epilogue), rows * 2)

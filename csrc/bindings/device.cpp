@@ -72,6 +72,11 @@ class LoneDevice {
     launch.fault = faults_.record();
     device_->topk_reduce(launch, stream);
   }
+  void apply_epilogue(const kernels::EpilogueLaunch& launch, StreamHandle stream) const {
+    require_epilogue({"apply_epilogue"}, launch.steps, launch.type, launch.rows, launch.hidden);
+    require_aligned({"apply_epilogue"}, "rows", launch.input, size_of(launch.type));
+    device_->apply_epilogue(launch, stream);
+  }
   void check() { faults_.raise("check"); }
   Stream make_stream() const { return Stream(device_); }
 
@@ -142,6 +147,18 @@ void bind_device(py::module_& module) {
                              input_type, output_type, weights_type, index_is_64bit);
              const py::gil_scoped_release release;
              self.topk_reduce(launch, stream_from(stream));
+           })
+      .def("apply_epilogue",
+           [](const LoneDevice& self, const kernels::Epilogue& steps, uintptr_t input,
+              uintptr_t output, int64_t rows, int64_t hidden, int dtype, uintptr_t stream) {
+             const kernels::EpilogueLaunch launch{.input = pointer<const void>(input),
+                                                  .output = pointer<void>(output),
+                                                  .steps = steps,
+                                                  .rows = rows,
+                                                  .hidden = hidden,
+                                                  .type = dtype_from(dtype)};
+             const py::gil_scoped_release release;
+             self.apply_epilogue(launch, stream_from(stream));
            });
   module.def("device_costs", &costs_of, py::arg("major"));
   module.def("predicted_us", &predict, py::arg("path"), py::arg("major"), py::arg("world"),

@@ -19,6 +19,9 @@ kernels::TopkReduceLaunch topk_launch(uintptr_t input, uintptr_t weights, uintpt
                                       int input_type, int output_type, int weights_type,
                                       bool index_is_64bit);
 
+// What a group of devices is made from.
+void bind_device_config(pybind11::module_& module);
+
 pybind11::dict properties_of(const Device& device);
 
 }  // namespace symmoe::bindings

@@ -116,19 +116,23 @@ py::list explain(const DeviceGroupHandle& handle, const DevicePlan& plan, bool d
   return result;
 }
 
-// A call in numbers: output, output_rows, sizes, routing, summed, deterministic, stream.
-using CallNumbers =
-    std::tuple<uintptr_t, int64_t, uintptr_t, DeviceRouting*, bool, bool, uintptr_t>;
+// A call in numbers: output, output_rows, sizes, routing, summed, deterministic, stream, epilogue,
+// sums.
+using CallNumbers = std::tuple<uintptr_t, int64_t, uintptr_t, DeviceRouting*, bool, bool, uintptr_t,
+                               const kernels::Epilogue*, uintptr_t>;
 
 DeviceCall call_from(const CallNumbers& numbers) {
-  const auto& [output, output_rows, sizes, routing, summed, deterministic, stream] = numbers;
+  const auto& [output, output_rows, sizes, routing, summed, deterministic, stream, epilogue, sums] =
+      numbers;
   return {.output = pointer<void>(output),
           .output_rows = output_rows,
           .sizes = pointer<const int32_t>(sizes),
           .routing = routing,
           .summed = summed,
           .deterministic = deterministic,
-          .stream = stream_from(stream)};
+          .stream = stream_from(stream),
+          .epilogue = epilogue,
+          .sums = pointer<void>(sums)};
 }
 
 // operation, lane, input, output, output_bytes, stream.
@@ -152,55 +156,6 @@ using SumNumbers = std::tuple<uintptr_t, uintptr_t, uintptr_t, uintptr_t, int64_
 
 kernels::TopkReduceLaunch sum_from(const SumNumbers& numbers) {
   return std::apply(topk_launch, numbers);
-}
-
-void bind_config(py::module_& module) {
-  py::class_<DeviceGroupConfig>(module, "DeviceGroupConfig")
-      .def(py::init<>())
-      .def_readwrite("back_end", &DeviceGroupConfig::back_end)
-      .def_readwrite("ordinal", &DeviceGroupConfig::ordinal)
-      .def_readwrite("allow_unsafe_nccl", &DeviceGroupConfig::allow_unsafe_nccl)
-      .def_readwrite("no_windows", &DeviceGroupConfig::no_windows)
-      .def_readwrite("pids", &DeviceGroupConfig::pids)
-      .def("set_borrowed",
-           [](DeviceGroupConfig& c, uintptr_t comm) { c.borrowed = pointer<void>(comm); })
-      .def("set_nccl",
-           [](DeviceGroupConfig& c, const std::string& setting,
-              const std::vector<std::string>& wheels) {
-             c.nccl = NcclLibrary::usual_candidates(setting, wheels);
-           })
-      .def("set_pool",
-           [](DeviceGroupConfig& c, size_t granularity, size_t max_buffer_bytes) {
-             if (granularity == 0) throw InvalidArgument("granularity_bytes must be positive");
-             c.engine.pool.granularity = granularity;
-             c.engine.pool.max_buffer_bytes = max_buffer_bytes;
-           })
-      .def("set_waits",
-           [](DeviceGroupConfig& c, int64_t deadline_ns, int64_t look_ns) {
-             c.engine.deadline_ns = deadline_ns;
-             c.engine.look_ns = look_ns;
-           })
-      .def("set_paths",
-           [](DeviceGroupConfig& c, const std::vector<int>& paths) {
-             c.engine.paths = 0;
-             for (const int path : paths) {
-               c.engine.paths |= bit_of(enum_from<PathKind>(path, kPathKinds, "path"));
-             }
-           })
-      .def("set_windows",
-           [](DeviceGroupConfig& c, int maker) {
-             c.engine.windows = enum_from<WindowMaker>(maker, kWindowMakers, "maker of windows");
-           })
-      .def("set_check", [](DeviceGroupConfig& c, bool check) { c.engine.check = check; })
-      .def("set_tuning", [](DeviceGroupConfig& c,
-                            const std::vector<std::tuple<int, int, size_t, double>>& lines) {
-        std::vector<TunedTime> times;
-        for (const auto& [path, dtype, bytes, us] : lines) {
-          times.push_back(
-              {enum_from<PathKind>(path, kPathKinds, "path"), dtype_from(dtype), bytes, us});
-        }
-        c.engine.tuning = Tuning(std::move(times));
-      });
 }
 
 void bind_calls(py::class_<DeviceGroupHandle>& group) {
@@ -241,6 +196,11 @@ void bind_calls(py::class_<DeviceGroupHandle>& group) {
            })
       .def("begin_outside", &at_outside_call<&DeviceEngine::begin_outside>)
       .def("end_outside", &at_outside_call<&DeviceEngine::end_outside>)
+      .def("finish",
+           [](DeviceGroupHandle& self, const DevicePlan& plan, const CallNumbers& numbers) {
+             const DeviceCall call = call_from(numbers);
+             self.engine([&](DeviceEngine& engine) { engine.finish(plan, call); });
+           })
       .def("make_routing",
            [](DeviceGroupHandle& self, uintptr_t ids, bool ids_are_64bit, uintptr_t expert_to_rank,
               int64_t rows, int64_t slots, int64_t experts) {
@@ -339,7 +299,7 @@ void bind_memory(py::class_<DeviceGroupHandle>& group) {
 }  // namespace
 
 void bind_device_group(py::module_& module) {
-  bind_config(module);
+  bind_device_config(module);
   py::class_<DevicePlan>(module, "DevicePlan")
       .def(py::init([](Plan plan, bool device_sizes, int64_t padded_to) {
              plan.device_sizes = device_sizes;

@@ -125,6 +125,16 @@ void Device::combine(const kernels::CombineLaunch& launch, StreamHandle stream) 
   require(table_->combine(&launch, stream), "combine kernel");
 }
 
+void Device::apply_epilogue(const kernels::EpilogueLaunch& launch, StreamHandle stream) const {
+  const CurrentDevice current(*this);
+  require(table_->apply_epilogue(&launch, stream), "apply_epilogue kernel");
+}
+
+void Device::pull_epilogue(const kernels::PullEpilogueLaunch& launch, StreamHandle stream) const {
+  const CurrentDevice current(*this);
+  require(table_->pull_epilogue(&launch, stream), "pull_epilogue kernel");
+}
+
 void Device::synchronize(StreamHandle stream) const {
   const CurrentDevice current(*this);
   require(table_->stream_synchronize(stream), "wait for a stream");

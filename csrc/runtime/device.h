@@ -44,6 +44,8 @@ class Device {
   void route_mask(const kernels::RouteMaskLaunch& launch, StreamHandle stream) const;
   void pull_reduce(const kernels::PullLaunch& launch, StreamHandle stream) const;
   void combine(const kernels::CombineLaunch& launch, StreamHandle stream) const;
+  void apply_epilogue(const kernels::EpilogueLaunch& launch, StreamHandle stream) const;
+  void pull_epilogue(const kernels::PullEpilogueLaunch& launch, StreamHandle stream) const;
 
   // Why this device cannot share memory with the devices of other processes or, if that is not
   // empty, not with the one at `peer_bus_id` of this host; empty if it can.

@@ -10,7 +10,7 @@
 // a vendor's header, so one build of the core serves all of them, and none.
 namespace symmoe {
 
-constexpr uint32_t kDeviceAbi = 3;
+constexpr uint32_t kDeviceAbi = 4;
 
 using StreamHandle = void*;  // cudaStream_t, hipStream_t; null: the default stream
 using EventHandle = void*;
@@ -95,6 +95,8 @@ struct DeviceTable {
   int (*route_mask)(const kernels::RouteMaskLaunch* launch, StreamHandle stream);
   int (*pull_reduce)(const kernels::PullLaunch* launch, StreamHandle stream);
   int (*combine)(const kernels::CombineLaunch* launch, StreamHandle stream);
+  int (*apply_epilogue)(const kernels::EpilogueLaunch* launch, StreamHandle stream);
+  int (*pull_epilogue)(const kernels::PullEpilogueLaunch* launch, StreamHandle stream);
 };
 
 // The one symbol that a back end exports.

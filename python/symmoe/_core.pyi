@@ -292,8 +292,10 @@ class DeviceRouting:
     """A batch's routing on a device, and the memory of its masks."""
 
 # Output, its rows, sizes on the device (or 0), routing, whether rows are summed, deterministic,
-# stream.
-DeviceCall: TypeAlias = tuple[int, int, int, DeviceRouting | None, bool, bool, int]
+# stream, epilogue, memory for the sums of one that quantises (or 0).
+DeviceCall: TypeAlias = tuple[
+    int, int, int, DeviceRouting | None, bool, bool, int, Epilogue | None, int
+]
 # operation, lane, input, output, output_bytes, stream.
 OutsideCall: TypeAlias = tuple[int, int, int, int, int, int]
 # input, weights, index, output, tokens, slots, hidden, pairs, scale, types of input, output and
@@ -336,6 +338,16 @@ class Device:
         index_is_64bit: bool,
         stream: int,
     ) -> None: ...
+    def apply_epilogue(
+        self,
+        steps: Epilogue,
+        input: int,
+        output: int,
+        rows: int,
+        hidden: int,
+        dtype: int,
+        stream: int,
+    ) -> None: ...
 
 def device_costs(major: int) -> dict[str, float]:
     """Constants of the model by which paths on devices are chosen, for a compute capability."""
@@ -365,6 +377,8 @@ class DeviceGroup:
     def fill_out(self, plan: DevicePlan, terms: TopkSum, call: DeviceCall) -> None: ...
     def begin_outside(self, call: OutsideCall) -> None: ...
     def end_outside(self, call: OutsideCall) -> None: ...
+    def finish(self, plan: DevicePlan, call: DeviceCall) -> None:
+        """The epilogue of a call that no path could do, once its sums are there."""
     def make_routing(
         self,
         ids: int,

@@ -7,10 +7,12 @@ import math
 import torch
 
 from . import cores, tags
-from .epilogue import QUANTIZED, Epilogue, check_apart, check_epilogue, require_apart
+from .device import alone
+from .epilogue import QUANTIZED, Epilogue, Steps, check_apart, check_epilogue, require_apart
+from .errors import UnavailableError
 from .observing import watch
 from .places import CPU, Place
-from .plans import check_input, check_output
+from .plans import WINDOW_TYPES, check_input, check_output
 
 
 def apply_epilogue(
@@ -19,8 +21,9 @@ def apply_epilogue(
     """Does an epilogue's steps to rows that are there already, such as another library's sum.
 
     Args:
-        rows: [M, H], bfloat16, float16 or float32, contiguous. On a GPU the steps are operations of
-            torch, one after the other, on its current stream.
+        rows: [M, H], bfloat16, float16 or float32, contiguous. On a GPU the kernel is queued on
+            torch's current stream. For rows that are too long for it, and where this package was
+            built without its GPU part, the steps are operations of torch instead.
         epilogue: The steps.
         out: At least [M, H], of rows' dtype or the quantised one; it may be exactly `rows`, if it
             is not quantised. None: a new tensor.
@@ -51,7 +54,7 @@ def apply_epilogue(
         require_apart(where, given, target)
     if rows.is_cpu:
         steps.apply(rows, out, min(torch.get_num_threads(), cores.thread_limit))
-    else:
+    elif not _by_kernel(rows, steps, out):
         unfused(rows, epilogue, out)
     if watch.tags:
         tags.put(out, tags.find(rows))
@@ -72,6 +75,27 @@ class _Device:
 def _place_of(rows: object) -> Place:
     on_device = isinstance(rows, torch.Tensor) and rows.is_cuda
     return _Device(rows.device) if isinstance(rows, torch.Tensor) and on_device else CPU
+
+
+def _by_kernel(rows: torch.Tensor, steps: Steps, out: torch.Tensor) -> bool:
+    """Whether a kernel of this package does it on the rows' GPU."""
+    try:
+        finish_on(alone.gpu(rows.get_device()), rows, steps, out)
+    except UnavailableError:
+        return False
+    return True
+
+
+def finish_on(device: alone.Alone, rows: torch.Tensor, steps: Steps, out: torch.Tensor) -> None:
+    """Queues the kernel on the device's current stream.
+
+    Raises:
+        UnavailableError: The rows are too long for it.
+    """
+    count, hidden = rows.shape
+    source, target, code = rows.data_ptr(), out.data_ptr(), WINDOW_TYPES[rows.dtype]
+    stream = device.place.current_stream()
+    device.core.apply_epilogue(steps.core, source, target, count, hidden, code, stream)
 
 
 def unfused(rows: torch.Tensor, epilogue: Epilogue, out: torch.Tensor) -> None:

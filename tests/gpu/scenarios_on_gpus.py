@@ -11,6 +11,7 @@ import torch
 
 import device_scenarios as results
 import device_scenarios_compiled as compiled
+import device_scenarios_epilogue as epilogue
 import device_scenarios_gather as gather
 import device_scenarios_gather_graphs as gather_graphs
 import device_scenarios_graphs as graphs
@@ -37,6 +38,7 @@ ANYWHERE: list[Case] = [
     (results.nothing_to_do, []),
     (results.other_types, []),
     (results.wrong_index, []),
+    (epilogue.alone, []),
     (graphs.without_windows, []),
     *[(compiled.combines, [backend]) for backend in ("eager", "aot_eager")],
     (windows.capped, []),
@@ -49,6 +51,8 @@ WITH_WINDOWS: list[Case] = [
     *[(results.special_values, [dtype]) for dtype in DTYPES],
     (results.large_gathers, []),
     (results.alone_into_window, []),
+    *[(epilogue.behind, [path]) for path in ("direct", "grouped", "ordered")],
+    *[(epilogue.replays, [quantize]) for quantize in (None, "int8")],
     *[(graphs.replays, [deterministic]) for deterministic in (False, True)],
     *[(graphs.refused_growth, [capturing]) for capturing in ([0], [0, 1])],
     (graphs.refused_scratch, []),
@@ -87,6 +91,11 @@ WITH_WINDOWS: list[Case] = [
 WITH_PEERS: list[Case] = [
     *[(peers.sums, [dtype, "vmm"]) for dtype in DTYPES],
     *[(peers.combines, [dtype]) for dtype in DTYPES],
+    *[(epilogue.pulled, [dtype]) for dtype in DTYPES],
+    *[(epilogue.routed, [dtype]) for dtype in DTYPES],
+    *[(epilogue.sized_on_the_device, [path]) for path in ("pull", "fused")],
+    (epilogue.behind, ["fused"]),
+    (epilogue.misused, []),
     (peers.mixed_sources, []),
     (peers.odd_offsets, []),
     (peers.batches, []),

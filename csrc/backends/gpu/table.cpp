@@ -182,6 +182,14 @@ int combine(const kernels::CombineLaunch* launch, StreamHandle stream) {
   return launch_with(kernels::launch_combine, *launch, stream);
 }
 
+int apply_epilogue(const kernels::EpilogueLaunch* launch, StreamHandle stream) {
+  return launch_with(kernels::launch_apply_epilogue, *launch, stream);
+}
+
+int pull_epilogue(const kernels::PullEpilogueLaunch* launch, StreamHandle stream) {
+  return launch_with(kernels::launch_pull_epilogue, *launch, stream);
+}
+
 constexpr DeviceTable kTable = {
     .abi = kDeviceAbi,
     .kind = kKind,
@@ -218,6 +226,8 @@ constexpr DeviceTable kTable = {
     .route_mask = route_mask,
     .pull_reduce = pull_reduce,
     .combine = combine,
+    .apply_epilogue = apply_epilogue,
+    .pull_epilogue = pull_epilogue,
 };
 
 }  // namespace

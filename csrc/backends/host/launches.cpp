@@ -75,4 +75,12 @@ void launch_combine(const kernels::CombineLaunch& launch, StreamHandle stream) {
   launch_as("combine", kernels::launch_combine, launch, stream);
 }
 
+void launch_apply_epilogue(const kernels::EpilogueLaunch& launch, StreamHandle stream) {
+  launch_as("apply_epilogue", kernels::launch_apply_epilogue, launch, stream);
+}
+
+void launch_pull_epilogue(const kernels::PullEpilogueLaunch& launch, StreamHandle stream) {
+  launch_as("pull_epilogue", kernels::launch_pull_epilogue, launch, stream);
+}
+
 }  // namespace symmoe::host

@@ -14,5 +14,7 @@ void launch_copy_to_window(const kernels::CopyLaunch& launch, StreamHandle strea
 void launch_route_mask(const kernels::RouteMaskLaunch& launch, StreamHandle stream);
 void launch_pull_reduce(const kernels::PullLaunch& launch, StreamHandle stream);
 void launch_combine(const kernels::CombineLaunch& launch, StreamHandle stream);
+void launch_apply_epilogue(const kernels::EpilogueLaunch& launch, StreamHandle stream);
+void launch_pull_epilogue(const kernels::PullEpilogueLaunch& launch, StreamHandle stream);
 
 }  // namespace symmoe::host

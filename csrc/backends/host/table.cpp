@@ -197,6 +197,14 @@ int combine(const kernels::CombineLaunch* arguments, StreamHandle stream) {
   return call("combine", [&] { launch_combine(*arguments, stream); });
 }
 
+int apply_epilogue(const kernels::EpilogueLaunch* arguments, StreamHandle stream) {
+  return call("apply_epilogue", [&] { launch_apply_epilogue(*arguments, stream); });
+}
+
+int pull_epilogue(const kernels::PullEpilogueLaunch* arguments, StreamHandle stream) {
+  return call("pull_epilogue", [&] { launch_pull_epilogue(*arguments, stream); });
+}
+
 constexpr DeviceTable kTable = {
     .abi = kDeviceAbi,
     .kind = "host",
@@ -233,6 +241,8 @@ constexpr DeviceTable kTable = {
     .route_mask = route_mask,
     .pull_reduce = pull_reduce,
     .combine = combine,
+    .apply_epilogue = apply_epilogue,
+    .pull_epilogue = pull_epilogue,
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "kernels/cpu/epilogue.h"
 
 namespace symmoe {
 
@@ -46,6 +47,23 @@ void require_apart(const Caller& caller, const kernels::TopkReduceLaunch& launch
   check("expert_out", launch.input, rows * launch.hidden, size_of(launch.input_type));
   check("topk_weights", launch.weights, slots, size_of(launch.weights_type));
   check("index", launch.index, slots, launch.index_is_64bit ? sizeof(int64_t) : sizeof(int32_t));
+}
+
+void require_epilogue(const Caller& caller, const kernels::Epilogue& steps, DType type,
+                      int64_t rows, int64_t hidden) {
+  kernels::check_epilogue(steps, type, rows);
+  const size_t element = size_of(type);
+  require_aligned(caller, "epilogue.shared", steps.shared, element);
+  require_aligned(caller, "epilogue.residual", steps.residual, element);
+  require_aligned(caller, "epilogue.norm_weight", steps.norm_weight, size_of(steps.weight_type));
+  require_aligned(caller, "epilogue.scales", steps.scales, sizeof(float));
+  const bool whole = steps.norm_weight != nullptr || steps.quantized != kernels::Quantized::kNone;
+  const auto longest = kernels::kEpilogueRowBytes / static_cast<int64_t>(element);
+  if (!whole || hidden <= longest) return;
+  throw Unavailable(caller.text() + ": rows of " + std::to_string(hidden) +
+                    " elements are too long for an epilogue with a norm or quantising on a " +
+                    "device, at most " + std::to_string(longest) + " of " + name_of(type) +
+                    "; give the result of the call without one to symmoe.apply_epilogue");
 }
 
 }  // namespace symmoe

@@ -32,4 +32,9 @@ void require_memory(const Caller& caller, const kernels::TopkReduceLaunch& launc
 // Throws InvalidArgument if a top-k sum would write `bytes` of output over its input.
 void require_apart(const Caller& caller, const kernels::TopkReduceLaunch& launch, size_t bytes);
 
+// Throws InvalidArgument unless an epilogue's steps can be done to these rows, Unavailable if their
+// kernel cannot hold so long a row.
+void require_epilogue(const Caller& caller, const kernels::Epilogue& steps, DType type,
+                      int64_t rows, int64_t hidden);
+
 }  // namespace symmoe

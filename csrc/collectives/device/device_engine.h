@@ -123,6 +123,9 @@ class DeviceEngine {
   // memory.
   void begin_outside(const OutsideCall& call);
   void end_outside(const OutsideCall& call);
+  // The epilogue of a call that no path could do, once its sums are there: in call.sums if it
+  // quantises, else in the output. Behind what the stream has been given.
+  void finish(const DevicePlan& plan, const DeviceCall& call);
 
   // The paths for a plan, best first.
   std::vector<Candidate> explain(const DevicePlan& plan, const CallForm& form) const;
@@ -203,6 +206,7 @@ class DeviceEngine {
   std::shared_ptr<Buffer> output_window(const char* operation, int lane, const void* output,
                                         size_t bytes, const std::string& text) const;
   void require_writable(const char* operation, const Buffer& window, const std::string& text) const;
+  void require_epilogue(const Plan& plan, const DeviceCall& call) const;
   void require_path(const DevicePlan& plan, const CallForm& form, const DevicePath* path) const;
   void require_source(const Plan& plan, const Buffer& buffer, size_t offset) const;
   void compare(const Plan& plan, const CallForm& form, const Buffer* window, size_t offset);
@@ -210,11 +214,16 @@ class DeviceEngine {
              const Output& output);
   void send(const Plan& rows, const DevicePath& path, const Source& source, const Buffer* staged,
             const DeviceCall& call, std::byte* scratch);
+  void pull(const Plan& rows, const DevicePath& path, const Source& source, const Buffer* staged,
+            const DeviceCall& call, Transfer& transfer);
   bool must_stage(const DevicePath& path, const Source& source, bool rows_missing) const;
   std::shared_ptr<Buffer> staging_for(const Plan& plan, const DevicePath& path, bool rows_missing,
                                       const CaptureState& capture);
   void stage(const Plan& plan, const Source& source, std::byte* to, bool rows_missing,
              const DeviceCall& call);
+  // Epilogues (epilogue_calls.cpp).
+  static size_t output_size(const Plan& plan, const DeviceCall& call);
+  void finish(const Plan& rows, const DeviceCall& call) const;
   // Routings (staging_calls.cpp).
   RouteMask mask_of(const Plan& plan, const DeviceCall& call);
   kernels::RoutingView view_of(const DeviceCall& call, const RouteMask& route) const;

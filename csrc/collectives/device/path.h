@@ -7,6 +7,7 @@
 #include "collectives/device/peer_calls.h"
 #include "collectives/device/problem.h"
 #include "collectives/plan.h"
+#include "kernels/epilogue.h"
 #include "runtime/device.h"
 #include "runtime/nccl/communicator.h"
 
@@ -59,7 +60,8 @@ struct Transfer {
   StreamHandle stream = nullptr;
   const Device& device;
   const Resources& resources;
-  const PeerCall* peers = nullptr;  // for own kernels
+  const PeerCall* peers = nullptr;              // for own kernels
+  const kernels::Epilogue* epilogue = nullptr;  // for paths that take one
 };
 
 // A way to do a collective. The output may be exactly the own rows of the input.
@@ -72,6 +74,8 @@ class DevicePath {
   virtual std::string refusal(const Problem& problem, const Resources& resources) const = 0;
   // Whether it sends from a window, so that other input has to be copied into one first.
   virtual bool sends_from_window() const { return false; }
+  // Whether it does an epilogue in the pass that sums.
+  virtual bool takes_epilogue() const { return false; }
   // Bytes of scratch memory; equal on all ranks.
   virtual size_t scratch_bytes(const Problem&) const { return 0; }
   // Queues the work. Does not wait.

@@ -59,13 +59,16 @@ std::shared_ptr<Buffer> DeviceEngine::require_fit(const Plan& plan, const Device
   if (plan.device_sizes != (call.sizes != nullptr)) {
     refuse_call(plan.device_sizes ? "sizes have no memory" : "there are sizes on the device");
   }
-  const size_t bytes = plan.device_sizes
-                           ? plan.bytes_of(std::min(call.output_rows, plan.own_count()))
-                           : plan.output_bytes();
+  const size_t sum_bytes = plan.device_sizes
+                               ? plan.bytes_of(std::min(call.output_rows, plan.own_count()))
+                               : plan.output_bytes();
+  const size_t element = output_size(plan, call);
+  const size_t bytes = sum_bytes / size_of(plan.dtype) * element;
+  if (call.epilogue != nullptr) require_epilogue(plan, call);
   if (bytes == 0) return nullptr;
   if (call.output == nullptr) refuse_call("out is null");
   auto window = output_window(plan.operation(), plan.lane, call.output, bytes, plan.text);
-  require_aligned(by(plan.operation()), "out", call.output, size_of(plan.dtype));
+  require_aligned(by(plan.operation()), "out", call.output, element);
   return window;
 }
 
@@ -194,18 +197,28 @@ bool DeviceEngine::queue(const DevicePlan& plan, const Source& source, const Dev
 
 void DeviceEngine::send(const Plan& rows, const DevicePath& path, const Source& source,
                         const Buffer* staged, const DeviceCall& call, std::byte* scratch) {
-  Transfer transfer{.plan = rows,
-                    .send = staged == nullptr ? source.send : staged->window.base,
-                    .receive = static_cast<std::byte*>(call.output),
-                    .scratch = scratch,
-                    .stream = call.stream,
-                    .device = *parts_.device,
-                    .resources = resources_};
+  const bool finishes = path.takes_epilogue();
+  Transfer transfer{
+      .plan = rows,
+      .send = staged == nullptr ? source.send : staged->window.base,
+      .receive = static_cast<std::byte*>(finishes ? call.output : call.sums_or_output()),
+      .scratch = scratch,
+      .stream = call.stream,
+      .device = *parts_.device,
+      .resources = resources_,
+      .epilogue = finishes ? call.epilogue : nullptr};
   if ((bit_of(path.kind()) & kOwnKernels) == 0) {
     const std::lock_guard nccl(nccl_mutex_);
     path.run(transfer);
-    return;
+  } else {
+    pull(rows, path, source, staged, call, transfer);
   }
+  if (call.epilogue != nullptr && !finishes) finish(rows, call);
+}
+
+// By a kernel of our own.
+void DeviceEngine::pull(const Plan& rows, const DevicePath& path, const Source& source,
+                        const Buffer* staged, const DeviceCall& call, Transfer& transfer) {
   const Buffer& window = staged == nullptr ? *source.buffer : *staged;
   PeerRows where{.ordinal = window.window.ordinal,
                  .offset = staged == nullptr ? source.offset : 0,

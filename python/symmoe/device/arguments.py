@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import NoReturn, TypeAlias
+from typing import TypeAlias
 
 import torch
 
 from .. import _core, topk
-from ..errors import UnavailableError
+from ..epilogue import Epilogue, Span, Steps, check_apart, check_epilogue
 from ..plans import (
     REDUCE_SCATTER,
     WINDOW_TYPES,
@@ -25,8 +25,10 @@ from .memory import DeviceMemory
 from .reserved import check_device_sizes
 from .routes import routing_on
 
-# Output, rows of it, sizes, routing, summed, deterministic, stream.
-CallNumbers: TypeAlias = "tuple[int, int, int, _core.DeviceRouting | None, bool, bool, int]"
+# Output, rows of it, sizes, routing, summed, deterministic, stream, epilogue, memory for sums.
+CallNumbers: TypeAlias = (
+    "tuple[int, int, int, _core.DeviceRouting | None, bool, bool, int, _core.Epilogue | None, int]"
+)
 
 
 class DeviceArguments(DeviceMemory):
@@ -57,15 +59,41 @@ class DeviceArguments(DeviceMemory):
         key = self._layouts.key(name or operation, sizes)
         return self._layouts.of(operation, shape, dtype, key, padded_to, lane, routed)
 
-    def _refuse_epilogue(self, operation: str) -> NoReturn:
-        """Raises UnavailableError: no kernel of a device has one yet."""
-        raise UnavailableError(
-            f"{self._where[operation]}: groups of devices have no fused epilogue; give the result "
-            f"of the call without one to symmoe.apply_epilogue"
-        )
+    def _new_output(self, layout: Layout, steps: Steps | None) -> torch.Tensor:
+        dtype = layout.dtype if steps is None else steps.dtype
+        return torch.empty(layout.out_shape, dtype=dtype, device=self._place.device)
 
-    def _new_output(self, layout: Layout) -> torch.Tensor:
-        return torch.empty(layout.out_shape, dtype=layout.dtype, device=self._place.device)
+    def _check_epilogue(
+        self,
+        operation: str,
+        layout: Layout,
+        epilogue: Epilogue,
+        out: torch.Tensor | None,
+        sizes: Sizes,
+        inputs: list[Span],
+    ) -> Steps:
+        """A call's epilogue, with its output; raises on anything wrong about either.
+
+        Args:
+            operation: Whose words begin messages.
+            layout: The call's geometry.
+            epilogue: What the call was given.
+            out: The call's output; None: it has none yet.
+            sizes: What the call was given.
+            inputs: What the call reads.
+        """
+        where, (rows, hidden) = self._where[operation], layout.out_shape
+        if layout.device_sizes and isinstance(out, torch.Tensor) and out.dim() == 2:
+            rows = min(rows, out.shape[0])  # more there cannot be
+        steps = check_epilogue(where, epilogue, layout.dtype, (rows, hidden), self._place)
+        target: Span = ("out", 0, 0)
+        if out is not None:
+            check_output(where, out, steps.dtype, (rows, hidden), self._place)
+            target = ("out", out.data_ptr(), self._output_bytes(layout, out))
+        if layout.device_sizes and isinstance(sizes, torch.Tensor):
+            inputs = [*inputs, ("sizes", sizes.data_ptr(), sizes.nbytes)]
+        check_apart(where, steps, target, inputs, self._core.overlaps)
+        return steps
 
     def _check_output(self, layout: Layout, out: torch.Tensor) -> None:
         """Raises unless `out` can take the call's result; the core sees whether it is in a window.
@@ -95,7 +123,8 @@ class DeviceArguments(DeviceMemory):
         padded_to: int | None,
         lane: int,
         routing: Routing | None,
-    ) -> tuple[topk.Terms, Layout, bool]:
+        epilogue: Epilogue | None = None,
+    ) -> tuple[topk.Terms, Layout, bool, Steps | None]:
         """What combine works on, and whether its rows are summed; raises on any wrong argument."""
         where = self._where["combine"]
         summed = False
@@ -120,14 +149,19 @@ class DeviceArguments(DeviceMemory):
             routing is not None,
             name="combine",
         )
+        steps = None
+        if epilogue is not None:
+            inputs = [(name, begin, end - begin) for name, begin, end in terms.spans]
+            steps = self._check_epilogue("combine", layout, epilogue, out, sizes, inputs)
         if out is not None:
-            self._check_output(layout, out)
+            if steps is None:
+                self._check_output(layout, out)
             nbytes = self._output_bytes(layout, out)
             topk.check_apart(where, terms, out.data_ptr(), nbytes)
             # Here already: the sum would be on its way when the core finds that.
             if nbytes and not out.data_ptr():
                 raise ValueError(f"{where}: out has no memory ({layout.text})")
-        return terms, layout, summed
+        return terms, layout, summed, steps
 
     def _check_call(
         self,
@@ -138,7 +172,8 @@ class DeviceArguments(DeviceMemory):
         padded_to: int | None,
         lane: int,
         routing: Routing | None = None,
-    ) -> tuple[Layout, bool]:
+        epilogue: Epilogue | None = None,
+    ) -> tuple[Layout, bool, Steps | None]:
         """A collective's layout, and whether it works in place; raises on any wrong argument."""
         where = self._where[operation]
         check_input(where, "input", tensor, self._place)
@@ -153,20 +188,29 @@ class DeviceArguments(DeviceMemory):
         layout = self._layout_of(
             operation, tensor.shape, tensor.dtype, sizes, padded_to, lane, routing is not None
         )
+        steps = None
+        if epilogue is not None:
+            inputs = [("input", tensor.data_ptr(), layout.in_bytes)]
+            steps = self._check_epilogue(operation, layout, epilogue, out, sizes, inputs)
         if out is None:
-            return layout, False
-        self._check_output(layout, out)
+            return layout, False, steps
+        if steps is None:
+            self._check_output(layout, out)
         begin, target = tensor.data_ptr(), out.data_ptr()
         nbytes = self._output_bytes(layout, out)
         if target + nbytes <= begin or begin + layout.in_bytes <= target:
-            return layout, False
+            return layout, False, steps
         if layout.device_sizes and nbytes and layout.in_bytes:
             raise ValueError(f"{where}: out overlaps input, whose own rows the host cannot know")
-        return layout, check_overlap(where, tensor, out, layout)
+        in_place = check_overlap(where, tensor, out, layout)
+        if in_place and out.dtype is not layout.dtype:
+            raise ValueError(f"{where}: out overlaps input and is quantised ({layout.text})")
+        return layout, in_place, steps
 
     def _output_bytes(self, layout: Layout, out: torch.Tensor) -> int:
         """Bytes of `out` that a call may write."""
-        return min(layout.out_bytes, out.nbytes) if layout.device_sizes else layout.out_bytes
+        most = layout.out_bytes // layout.dtype.itemsize * out.itemsize
+        return min(most, out.nbytes) if layout.device_sizes else most
 
     @contextlib.contextmanager
     def _outside(
@@ -180,7 +224,8 @@ class DeviceArguments(DeviceMemory):
         reducing = layout.operation == REDUCE_SCATTER
         kind = _core.REDUCE_SCATTER if reducing else _core.ALL_GATHER
         begin, target = tensor.data_ptr(), out.data_ptr()
-        call = (kind, layout.lane, begin, target, layout.out_bytes, stream)
+        nbytes = self._output_bytes(layout, out)
+        call = (kind, layout.lane, begin, target, nbytes, stream)
         self._core.begin_outside(call)
         with self._place.in_order(stream):
             yield
@@ -195,6 +240,8 @@ class DeviceArguments(DeviceMemory):
         summed: bool,
         deterministic: bool,
         stream: int,
+        steps: Steps | None = None,
+        sums: torch.Tensor | None = None,
     ) -> CallNumbers:
         """What the core takes beside the plan and the rows; keeps what the stream will read."""
         sizes_at = 0
@@ -205,4 +252,14 @@ class DeviceArguments(DeviceMemory):
         core = None
         if routing is not None:
             core = routing_on(self._core, self.name, self._place, routing, stream)
-        return (out.data_ptr(), out.shape[0], sizes_at, core, summed, deterministic, stream)
+        return (
+            out.data_ptr(),
+            out.shape[0],
+            sizes_at,
+            core,
+            summed,
+            deterministic,
+            stream,
+            None if steps is None else steps.core,
+            0 if sums is None else sums.data_ptr(),
+        )

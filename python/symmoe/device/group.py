@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .. import tags, topk
+from .. import topk
 from ..decision import Decision
 from ..epilogue import Epilogue
-from ..errors import SymmoeError, UnavailableError
 from ..observing import watch
-from ..plans import ALL_GATHER, REDUCE_SCATTER, WINDOW_TYPES, Layout, Sizes
+from ..plans import ALL_GATHER, REDUCE_SCATTER, WINDOW_TYPES, Sizes
 from ..routing import Routing
-from . import choice, fallback
-from .arguments import CallNumbers
+from . import choice
 from .sequence import SequenceCalls
-from .views import DeviceView
 
 
 class DeviceGroup(SequenceCalls):
@@ -75,7 +71,10 @@ class DeviceGroup(SequenceCalls):
             lane: Which microbatch.
             deterministic: Add in rank order, in fp32, with one rounding: the bits of the CPU's.
                 Otherwise NCCL chooses the order, by size and version.
-            epilogue: Not here yet: give the result to `apply_epilogue`.
+            epilogue: Work of this rank's own on its summed rows; `out` is then what comes of it,
+                quantised rows in their dtype. In the same kernel where own kernels pull the rows,
+                else in one behind. With sizes on the device its tensors have at least as many rows
+                as `out`. See `Epilogue`.
             stream: A stream of the device; None: the current one.
 
         Returns:
@@ -83,9 +82,8 @@ class DeviceGroup(SequenceCalls):
 
         Raises:
             TypeError, ValueError, MismatchError, SymmoeError: As `Group.reduce_scatter`.
+            UnavailableError: Rows that are too long for the kernels of an epilogue.
         """
-        if epilogue is not None:
-            self._refuse_epilogue(REDUCE_SCATTER)
         view = self._views_by_id.get(id(input))
         if (
             view is not None
@@ -93,6 +91,7 @@ class DeviceGroup(SequenceCalls):
             and sizes is None
             and padded_to is None
             and routing is None
+            and epilogue is None
             and not watch.on
             and input.data_ptr() == view.address  # as is_intact, whose call would cost more
             and input.shape == view.shape
@@ -124,7 +123,16 @@ class DeviceGroup(SequenceCalls):
                         self._place.keep(handle, out)
                     return out
         return self._call(
-            REDUCE_SCATTER, input, out, sizes, padded_to, lane, deterministic, stream, routing
+            REDUCE_SCATTER,
+            input,
+            out,
+            sizes,
+            padded_to,
+            lane,
+            deterministic,
+            stream,
+            routing,
+            epilogue,
         )
 
     def all_gather(
@@ -199,19 +207,20 @@ class DeviceGroup(SequenceCalls):
         Raises:
             TypeError, ValueError, MismatchError, SymmoeError: As `reduce_scatter`.
         """
-        if epilogue is not None:
-            self._refuse_epilogue("combine")
         self._require_open("combine")
-        terms, layout, summed = self._check_combine(
-            expert_out, topk_weights, out, index, scale, sizes, padded_to, lane, routing
+        terms, layout, summed, steps = self._check_combine(
+            expert_out, topk_weights, out, index, scale, sizes, padded_to, lane, routing, epilogue
         )
         if routing is not None and not summed and topk_weights is None:
             topk_weights = routing.topk_weights
         if out is None:
-            out = self._new_output(layout)
+            out = self._new_output(layout, steps)
         handle, code = self._place.stream(stream), WINDOW_TYPES[terms.dtype]
         assert layout.device_plan is not None
-        call = self._numbers(layout, out, sizes, routing, summed, deterministic, handle)
+        sums = None if steps is None else self._room_for_sums(layout, steps, handle)
+        call = self._numbers(
+            layout, out, sizes, routing, summed, deterministic, handle, steps, sums
+        )
         done = self._core.combine(layout.device_plan, topk.core_arguments(terms, 0, code), call)
         window = None
         if not done:
@@ -223,9 +232,15 @@ class DeviceGroup(SequenceCalls):
             if tensor is not None:
                 self._place.keep(handle, tensor)
         if window is None:
-            return self._made(layout, out, handle)
-        dense = self._numbers(layout, out, sizes, None, False, deterministic, handle)
-        return self._run(layout, window, out, False, dense)
+            self._made(layout, out, handle)
+        else:
+            dense = self._numbers(
+                layout, out, sizes, None, False, deterministic, handle, steps, sums
+            )
+            self._run(layout, window, out, False, dense, sums)
+        if epilogue is not None:
+            self._keep_epilogue(handle, epilogue, sums)
+        return out
 
     def explain(self, operation: str, *args: Any, **kwargs: Any) -> Decision:
         """The path a call would take here, and why. No communication, no effect.
@@ -246,20 +261,18 @@ class DeviceGroup(SequenceCalls):
         bound = _SIGNATURES[operation].bind(self, *args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
-        if given.pop("epilogue", None) is not None:
-            self._refuse_epilogue(operation)
         deterministic = given.pop("deterministic", False)
         self._place.stream(given.pop("stream"))
         del given["self"]
         routing = given.get("routing")
         slots = 0 if routing is None else routing.slots
         if operation == "combine":
-            terms, layout, _ = self._check_combine(**given)
+            terms, layout, _, _ = self._check_combine(**given)
             slots = slots or terms.slots
             in_window = True
         else:
             tensor = given.pop("input")
-            layout, _ = self._check_call(operation, tensor, **given)
+            layout, _, _ = self._check_call(operation, tensor, **given)
             in_window = self._core.find(tensor.data_ptr()) is not None
         if layout.device_plan is None:
             return choice.without_plan(layout)
@@ -267,111 +280,6 @@ class DeviceGroup(SequenceCalls):
             layout.device_plan, deterministic, operation == "combine", routing is not None, slots
         )
         return choice.decide(candidates, in_window)
-
-    # --- the way of every call --------------------------------------------------------------------
-
-    def _even_layout(self, view: DeviceView, lane: int) -> Layout:
-        return self._layouts.of(REDUCE_SCATTER, view.shape, view.dtype, None, None, lane, False)
-
-    def _prepare(self, view: DeviceView, lane: int) -> Callable[[int, int, bool], bool] | None:
-        """The even reduce_scatter of a view; None where windows do not know the dtype."""
-        layout = self._even_layout(view, lane)
-        view.out_shape = torch.Size(layout.out_shape)
-        if layout.device_plan is not None:
-            view.even_call = self._core.prepare(layout.device_plan, view.buffer)
-        return view.even_call
-
-    def _call(
-        self,
-        operation: str,
-        tensor: torch.Tensor,
-        out: torch.Tensor | None,
-        sizes: Sizes,
-        padded_to: int | None,
-        lane: int,
-        deterministic: bool,
-        stream: object | None,
-        routing: Routing | None = None,
-    ) -> torch.Tensor:
-        """A collective on any tensor."""
-        self._require_open(operation)
-        layout, in_place = self._check_call(operation, tensor, out, sizes, padded_to, lane, routing)
-        if watch.tags:
-            strict = self._config.strict_layout
-            tags.before(self._where[operation], operation, tensor, strict)
-        if out is None:
-            out = self._new_output(layout)
-        handle = self._place.stream(stream)
-        call = self._numbers(layout, out, sizes, routing, False, deterministic, handle)
-        return self._run(layout, tensor, out, in_place, call)
-
-    def _require_host_sizes(self, layout: Layout) -> None:
-        """Raises where only own kernels could have done it, and could not."""
-        if layout.device_sizes:
-            raise UnavailableError(
-                f"{self._where[layout.operation]}: sizes on the device need windows, and there are "
-                f"none for this call: {self._core.refusal()} ({layout.text})"
-            )
-
-    def _run(
-        self,
-        layout: Layout,
-        tensor: torch.Tensor,
-        out: torch.Tensor,
-        in_place: bool,
-        call: CallNumbers,
-    ) -> torch.Tensor:
-        """Queues a checked call. With a routing in `call`, rows may be missing from `tensor`."""
-        plan = layout.device_plan
-        routed, deterministic, stream = call[3], call[5], call[6]
-        if plan is not None:
-            address = tensor.data_ptr()
-            found = self._core.find(address) if layout.in_bytes else None
-            if found is None:
-                done = self._core.run_from(plan, address, call)
-            else:
-                done = self._core.run(plan, found[0], found[1], call)
-            if done:
-                if found is None:
-                    self._place.keep(stream, tensor)  # windows are the group's to keep
-                return self._made(layout, out, stream)
-            self._require_host_sizes(layout)
-            if routed is not None:
-                tensor, in_place = self._filled_out(layout, tensor, call), False
-        self._core.check()  # an earlier failure, or a peer that is gone
-        group, place = self._process_group, self._place
-        try:
-            with self._outside(layout, tensor, out, stream):
-                self._fallbacks += 1
-                fallback.run(group, layout, tensor, out, in_place, deterministic, place)
-        except SymmoeError:
-            raise
-        except RuntimeError as error:
-            reason = f"{layout.operation} on rank {self.rank}: the process group failed: {error}"
-            self._core.poison(reason)
-            raise SymmoeError(f"{reason} ({layout.text})") from error
-        return self._made(layout, out, stream)
-
-    def _made(self, layout: Layout, out: torch.Tensor, stream: int) -> torch.Tensor:
-        """The output of a queued call."""
-        self._place.keep(stream, out)
-        if watch.on:
-            tags.after(layout, out)
-        return out
-
-    def _filled_out(self, layout: Layout, tensor: torch.Tensor, call: CallNumbers) -> torch.Tensor:
-        """A copy of rows, with zeros for those that this rank does not hold."""
-        stream, code = call[6], WINDOW_TYPES[layout.dtype]
-        whole = self._place.empty((layout.rows, layout.hidden), layout.dtype, stream)
-        terms = topk.check_terms(
-            self._where[layout.operation], tensor, None, None, None, self._place
-        )
-        numbers = (*call[:4], True, *call[5:])
-        assert layout.device_plan is not None
-        numbers_of_sum = topk.core_arguments(terms, whole.data_ptr(), code)
-        self._core.fill_out(layout.device_plan, numbers_of_sum, numbers)
-        self._place.keep(stream, tensor, whole)
-        return whole
 
     def __enter__(self) -> DeviceGroup:
         return self

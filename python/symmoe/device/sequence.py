@@ -11,13 +11,13 @@ from .. import sequence
 from ..epilogue import Epilogue
 from ..plans import Sizes
 from ..routing import Routing
-from .arguments import DeviceArguments
+from .calls import DeviceCalls
 
 if TYPE_CHECKING:
     from .group import DeviceGroup
 
 
-class SequenceCalls(DeviceArguments):
+class SequenceCalls(DeviceCalls):
     """What a layer that is split by rows calls; its parts are the group's own."""
 
     __slots__ = ()

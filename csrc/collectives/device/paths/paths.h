@@ -52,12 +52,16 @@ class OrderedPath final : public DevicePath {
 // Why no kernel of our own can do it; empty if one can.
 std::string why_no_own_kernel(const Problem& problem, const Resources& resources);
 
+// The own rows out of all ranks' windows, with the call's epilogue.
+void pull_rows(const Transfer& transfer);
+
 class PullPath final : public DevicePath {
  public:
   PathKind kind() const override { return PathKind::kPull; }
   const char* name() const override { return "pull"; }
   std::string refusal(const Problem& problem, const Resources& resources) const override;
   bool sends_from_window() const override { return true; }
+  bool takes_epilogue() const override { return true; }
   void run(const Transfer& transfer) const override;
 };
 
@@ -67,6 +71,7 @@ class RoutedPath final : public DevicePath {
   const char* name() const override { return "routed"; }
   std::string refusal(const Problem& problem, const Resources& resources) const override;
   bool sends_from_window() const override { return true; }
+  bool takes_epilogue() const override { return true; }
   void run(const Transfer& transfer) const override;
 };
 

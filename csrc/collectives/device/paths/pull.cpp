@@ -21,10 +21,16 @@ std::string PullPath::refusal(const Problem& problem, const Resources& resources
   return why_no_own_kernel(problem, resources);
 }
 
-void PullPath::run(const Transfer& transfer) const {
+void pull_rows(const Transfer& transfer) {
   kernels::PullLaunch launch = transfer.peers->pull;
   launch.output = transfer.receive;
-  transfer.device.pull_reduce(launch, transfer.stream);
+  if (transfer.epilogue == nullptr) {
+    transfer.device.pull_reduce(launch, transfer.stream);
+  } else {
+    transfer.device.pull_epilogue({.pull = launch, .steps = *transfer.epilogue}, transfer.stream);
+  }
 }
+
+void PullPath::run(const Transfer& transfer) const { pull_rows(transfer); }
 
 }  // namespace symmoe

@@ -9,10 +9,6 @@ std::string RoutedPath::refusal(const Problem& problem, const Resources& resourc
   return why_no_own_kernel(problem, resources);
 }
 
-void RoutedPath::run(const Transfer& transfer) const {
-  kernels::PullLaunch launch = transfer.peers->pull;
-  launch.output = transfer.receive;
-  transfer.device.pull_reduce(launch, transfer.stream);
-}
+void RoutedPath::run(const Transfer& transfer) const { pull_rows(transfer); }
 
 }  // namespace symmoe
