@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import time
 import warnings
@@ -14,7 +15,7 @@ import torch.distributed as dist
 
 from device_lab import NCCL_PATHS, EmulatedLab, start_afresh
 from ranks import Ranks, fresh
-from symmoe import Config, DeadlineError, PoisonedError, SymmoeError, testing
+from symmoe import Config, DeadlineError, Epilogue, PoisonedError, SymmoeError, testing
 from symmoe.testing import runtime
 
 pytestmark = pytest.mark.multi
@@ -236,6 +237,32 @@ def failed_sum(rank: int, world: int) -> None:
 
 def test_failed_sum_is_noticed(ranks: Ranks) -> None:
     ranks.run(2, failed_sum)
+
+
+def failed_epilogue(rank: int, world: int, path: str) -> None:
+    """Nor can that of an epilogue, in front of the meeting of ranks or behind their collective."""
+    start_afresh(timeout="3")
+    kernel = "pull_epilogue" if path == "pull" else "apply_epilogue"
+    group = testing.init(config=dataclasses.replace(QUICK, paths=(path,)))
+    rows = torch.ones(2 * world, HIDDEN, dtype=DTYPE)
+
+    def call() -> None:
+        epilogue = Epilogue(scale=2.0)
+        group.reduce_scatter(rows, deterministic=path == "ordered", epilogue=epilogue)
+
+    call()
+    testing.synchronize()
+    if rank == 1:
+        testing.fail_device(kernel, 1)
+    until_error(group, call)
+    with pytest.raises(PoisonedError, match=f"{kernel} kernel" if rank == 1 else "rank"):
+        call()
+    group.close()
+
+
+@pytest.mark.parametrize("path", ["pull", "ordered"])
+def test_failed_epilogue_is_noticed(ranks: Ranks, path: str) -> None:
+    ranks.run(2, failed_epilogue, path)
 
 
 def mismatch(rank: int, world: int, kind: str) -> None:

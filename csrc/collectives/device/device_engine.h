@@ -215,7 +215,7 @@ class DeviceEngine {
   void send(const Plan& rows, const DevicePath& path, const Source& source, const Buffer* staged,
             const DeviceCall& call, std::byte* scratch);
   void pull(const Plan& rows, const DevicePath& path, const Source& source, const Buffer* staged,
-            const DeviceCall& call, Transfer& transfer);
+            const DeviceCall& call, Transfer transfer);
   bool must_stage(const DevicePath& path, const Source& source, bool rows_missing) const;
   std::shared_ptr<Buffer> staging_for(const Plan& plan, const DevicePath& path, bool rows_missing,
                                       const CaptureState& capture);

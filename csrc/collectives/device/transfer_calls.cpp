@@ -218,7 +218,7 @@ void DeviceEngine::send(const Plan& rows, const DevicePath& path, const Source& 
 
 // By a kernel of our own.
 void DeviceEngine::pull(const Plan& rows, const DevicePath& path, const Source& source,
-                        const Buffer* staged, const DeviceCall& call, Transfer& transfer) {
+                        const Buffer* staged, const DeviceCall& call, Transfer transfer) {
   const Buffer& window = staged == nullptr ? *source.buffer : *staged;
   PeerRows where{.ordinal = window.window.ordinal,
                  .offset = staged == nullptr ? source.offset : 0,

@@ -37,10 +37,11 @@ __global__ void __launch_bounds__(kMaxBlockThreads, kEpilogueBlocksAtOnce)
       const Columns columns(group, problem.hidden);
       if (!columns.any) break;
       const auto loaded = columns.load_fresh(source);
+      const Addends<Columns> addends(rows, row, columns);
       float x[Columns::kCount];
       SYMMOE_UNROLL
       for (int i = 0; i < Columns::kCount; ++i) x[i] = loaded[i];
-      take_sums(rows, row, columns, x, work);
+      take_sums(rows, row, columns, addends, x, work);
     }
     finish_row(rows, row, work);
   }

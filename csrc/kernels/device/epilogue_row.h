@@ -65,23 +65,39 @@ SYMMOE_DEVICE void add_all(float (&x)[kCount], const Loaded& others) {
   round_all<kType>(x);
 }
 
+// What is added to a row, of some columns: asked for early, so that all of it is on its way at
+// once.
+template <typename Columns>
+struct Addends {
+  typename Columns::Loaded shared;
+  typename Columns::Loaded residual;
+
+  SYMMOE_DEVICE Addends(const EpilogueRows& rows, int64_t row, const Columns& columns)
+      : shared(Columns::Loaded::negative_zeros()), residual(Columns::Loaded::negative_zeros()) {
+    const int64_t at = row * rows.hidden * kBytes<Columns::kIn>;
+    if (rows.steps.shared != nullptr) {
+      shared = columns.load(static_cast<const char*>(rows.steps.shared) + at);
+    }
+    if (rows.steps.residual != nullptr) {
+      residual = columns.load_fresh(static_cast<const char*>(rows.steps.residual) + at);
+    }
+  }
+};
+
 // The steps of single elements. `x`: the sums of these columns, not rounded yet.
 template <typename Columns>
 SYMMOE_DEVICE void take_sums(const EpilogueRows& rows, int64_t row, const Columns& columns,
-                             float (&x)[Columns::kCount], EpilogueWork<Columns>& work) {
+                             const Addends<Columns>& addends, float (&x)[Columns::kCount],
+                             EpilogueWork<Columns>& work) {
   constexpr DType kType = Columns::kIn;
   const Epilogue& steps = rows.steps;
   round_all<kType>(x);
   if (steps.has_scale && !steps.scale_shared) scale_all<kType>(x, steps.scale);
-  if (steps.shared != nullptr) {
-    const int64_t at = row * rows.hidden * kBytes<kType>;
-    add_all<kType>(x, columns.load(static_cast<const char*>(steps.shared) + at));
-  }
+  if (steps.shared != nullptr) add_all<kType>(x, addends.shared);
   if (steps.has_scale && steps.scale_shared) scale_all<kType>(x, steps.scale);
   if (steps.residual != nullptr) {
-    char* const residual = rows.row_of<kType>(steps.residual, row);
-    add_all<kType>(x, columns.load_fresh(residual));
-    columns.store(residual, x);
+    add_all<kType>(x, addends.residual);
+    columns.store(rows.row_of<kType>(steps.residual, row), x);
   }
   if (rows.need_whole_rows()) {
     work.row.put(columns, x);

@@ -179,7 +179,7 @@ struct CombineLaunch {
 
 // The longest row that an epilogue with a norm or quantising can take: a block keeps it in its own
 // memory meanwhile.
-constexpr int64_t kEpilogueRowBytes = 40 * 1024;
+constexpr int64_t kEpilogueRowBytes = int64_t{40} << 10;
 
 // An epilogue of rows that are summed already, to the bits of the CPU's (kernels/cpu/epilogue.h).
 // Memory that is written (output, residual, scales) overlaps nothing else, but for the output,

@@ -36,7 +36,9 @@ SYMMOE_DEVICE void pull_rows(const PullEpilogueLaunch& problem, const PeerCall& 
       SYMMOE_UNROLL
       for (Piece<Columns>& piece : pieces) {
         if (!piece.any) continue;
-        take_sums(rows, row, Columns(piece.group, pull.hidden), piece.sum, work);
+        const Columns columns(piece.group, pull.hidden);
+        const Addends<Columns> addends(rows, row, columns);
+        take_sums(rows, row, columns, addends, piece.sum, work);
       }
     }
     finish_row(rows, row, work);

@@ -6,11 +6,12 @@
 namespace symmoe::kernels::SYMMOE_PLATFORM {
 template <typename Columns>
 void take_twice(const EpilogueRows& rows, int64_t row, const Columns& columns,
-                float (&x)[Columns::kCount], EpilogueWork<Columns>& work) {
+                const Addends<Columns>& addends, float (&x)[Columns::kCount],
+                EpilogueWork<Columns>& work) {
   float before[Columns::kCount];
   std::copy(x, x + Columns::kCount, before);
-  take_sums(rows, row, columns, before, work);
-  take_sums(rows, row, columns, x, work);
+  take_sums(rows, row, columns, addends, before, work);
+  take_sums(rows, row, columns, Addends<Columns>(rows, row, columns), x, work);
 }
 }  // namespace symmoe::kernels::SYMMOE_PLATFORM
 #define take_sums take_twice
