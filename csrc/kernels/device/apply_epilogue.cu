@@ -22,7 +22,7 @@ SYMMOE_DEVICE int64_t own_rows(const EpilogueLaunch& problem, ShareTable& shares
 }
 
 template <typename Columns>
-__global__ void __launch_bounds__(kMaxBlockThreads, kEpilogueBlocksAtOnce)
+__global__ void __launch_bounds__(kMaxBlockThreads, row_blocks<Columns>(kEpilogueBlocksAtOnce))
     apply_epilogue(const EpilogueLaunch problem) {
   constexpr DType kType = Columns::kIn;
   SYMMOE_SHARED(EpilogueWork<Columns>, work);

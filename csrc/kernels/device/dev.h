@@ -45,6 +45,14 @@
 
 namespace symmoe::kernels::SYMMOE_PLATFORM::dev {
 
+// Bytes that the blocks of a multiprocessor have in common for their __shared__ variables, on the
+// smallest device.
+#if defined(__HIP__)
+constexpr int kSharedBytes = 64 << 10;
+#else
+constexpr int kSharedBytes = 160 << 10;
+#endif
+
 // What a thread loads or stores at once, at best.
 struct alignas(16) Bits128 {
   uint32_t word[4];

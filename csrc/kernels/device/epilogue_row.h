@@ -23,6 +23,13 @@ struct EpilogueWork {
   uint32_t top[kTop];
 };
 
+// Blocks of a multiprocessor that have a row each, of those that are wanted.
+template <typename Columns>
+constexpr int row_blocks(int wanted) {
+  const int fit = dev::kSharedBytes / static_cast<int>(sizeof(EpilogueWork<Columns>));
+  return fit < wanted ? fit : wanted;
+}
+
 // The rows of a call: where they go, and by which steps.
 struct EpilogueRows {
   const Epilogue& steps;

@@ -46,7 +46,7 @@ SYMMOE_DEVICE void pull_rows(const PullEpilogueLaunch& problem, const PeerCall& 
 }
 
 template <typename Columns, typename AtOnce>
-__global__ void __launch_bounds__(kMaxBlockThreads, kPeerBlocksAtOnce)
+__global__ void __launch_bounds__(kMaxBlockThreads, row_blocks<Columns>(kPeerBlocksAtOnce))
     pull_epilogue(const PullEpilogueLaunch problem) {
   SYMMOE_SHARED(PeerCall, call);
   SYMMOE_SHARED(EpilogueWork<Columns>, work);
