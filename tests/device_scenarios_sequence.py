@@ -10,8 +10,9 @@ import torch
 import symmoe
 from device_lab import Lab, barrier
 from device_scenarios import HIDDEN, inputs
+from device_scenarios_epilogue import Own
 from device_scenarios_gather import DTYPE, SMALL, window_of
-from reference import assert_same_bits, own_rows
+from reference import assert_same_bits, noise, own_rows, rank_sum
 
 HALF = symmoe.Epilogue(scale=0.5)
 
@@ -24,11 +25,9 @@ def in_place(lab: Lab, rank: int, world: int) -> None:
             for padded_to in (None, 7):
                 total = sum(counts) if padded_to is None else padded_to * world
                 given = inputs(world, total, DTYPE)
-                rows, sizes = lab.tensor(given[rank]), counts
-                more: dict[str, Any] = {"sizes": sizes, "padded_to": padded_to}
-                own = group.reduce_scatter(rows, deterministic=True, **more)
-                right = lab.host(group.all_gather(own, **more)) * 0.5
-                lab.synchronize()
+                sums = rank_sum(given)
+                rows = lab.tensor(given[rank])
+                more: dict[str, Any] = {"sizes": counts, "padded_to": padded_to}
                 for place in ("window", "memory", "new"):
                     for where in (None, stream):
                         out = None
@@ -36,18 +35,54 @@ def in_place(lab: Lab, rank: int, world: int) -> None:
                             out = group.acquire("dispatch", (total, HIDDEN), DTYPE, stream=where)
                         elif place == "memory":
                             out = lab.tensor(torch.zeros(total, HIDDEN, dtype=DTYPE))
+                        ranks = [Own(lab, counts[r], DTYPE, 10 * r) for r in range(world)]
                         found = group.rs_norm_ag(
-                            rows, out, epilogue=HALF, deterministic=True, stream=where, **more
+                            rows,
+                            out,
+                            epilogue=ranks[rank].epilogue(),
+                            deterministic=True,
+                            stream=where,
+                            **more,
                         )
                         assert out is None or found is out
                         result = lab.host(found)
                         for r in range(world):
                             at = own_rows(counts, r, padded_to)
-                            assert_same_bits(result[at], right[at])
+                            assert_same_bits(result[at], ranks[r].finished(sums[at]))
                             if place == "new" and padded_to is not None:
                                 padding = result[at.stop : (r + 1) * padded_to]
                                 assert bool((padding == 0).all())
+                        ranks[rank].check_written()
         assert group.stats()["calls_process_group"] == 0
+
+
+def replays(lab: Lab, rank: int, world: int) -> None:
+    """In a graph, with the residual going on from replay to replay."""
+    with lab.init(SMALL) as group:
+        stream = lab.stream()
+        rows = lab.tensor(torch.zeros(2 * world, HIDDEN, dtype=DTYPE))
+        assert group.reserve(2 * world, HIDDEN, DTYPE, roles=("combine", "dispatch"), graph=True)
+        ranks = [Own(lab, 2, DTYPE, 10 * r) for r in range(world)]
+        epilogue = ranks[rank].epilogue()
+        # Once before, for what such a call needs besides.
+        group.rs_norm_ag(rows, epilogue=HALF, deterministic=True)
+        window = window_of(group, 2 * world)
+        lab.synchronize()
+        with lab.capture(stream) as graph:
+            group.rs_norm_ag(rows, window, epilogue=epilogue, deterministic=True)
+        for turn in range(5):
+            given = [noise(10 * turn + r, (2 * world, HIDDEN), DTYPE) for r in range(world)]
+            with lab.use(stream):
+                lab.put(rows, lab.tensor(given[rank]))
+                graph.replay()
+            result, sums = lab.host(window), rank_sum(given)
+            for r in range(world):
+                at = own_rows([2] * world, r)
+                assert_same_bits(result[at], ranks[r].finished(sums[at]))
+        graph.reset()
+        del graph
+        lab.synchronize()
+        group.release_graphs()
 
 
 def refused(lab: Lab, rank: int, world: int) -> None:

@@ -23,3 +23,8 @@ def test_in_place(ranks: Ranks, world: int, run: Any) -> None:
 @pytest.mark.parametrize("world", [1, 2])
 def test_refused(ranks: Ranks, world: int) -> None:
     ranks.run(world, emulated, scenarios.refused)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_replays(ranks: Ranks, world: int) -> None:
+    ranks.run(world, emulated, scenarios.replays)
