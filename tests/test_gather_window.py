@@ -176,6 +176,14 @@ def refusals(rank: int, world: int, short: bool) -> None:
             "out overlaps input .* exactly the own rows",
             lambda: group.all_gather(window[1:4] if rank == 0 else window[:3], window),
         )
+        # Nor with the padding behind them, which is the output's.
+        padded: dict[str, Any] = {"sizes": [2] * world, "padded_to": 3}
+        if short:
+            group.all_gather(source[:3], torch.empty(rows, HIDDEN, dtype=BF16), **padded)
+        refused(
+            "out overlaps input .* exactly the own rows",
+            lambda: group.all_gather(window[own], window, **padded),
+        )
         assert bool((window == 1).all())
         group.all_gather(window[own], window)
         for call in (

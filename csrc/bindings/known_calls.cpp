@@ -19,10 +19,11 @@ MemoryRange range_of(const TensorFacts& facts) {
 }
 
 // Whether `out` may be where it is beside a call's input: apart from it or, where rows are
-// gathered, around it, so that the own ones are in their place already.
+// gathered, around exactly the own ones, which are in their place already.
 bool may_write(const Plan& plan, MemoryRange in, MemoryRange out) {
   return is_apart(in, out) || (plan.kind == Plan::Kind::kAllGather &&
-                               in.begin == out.begin + plan.bytes_of(plan.own_begin()));
+                               in.begin == out.begin + plan.bytes_of(plan.own_begin()) &&
+                               in.bytes == plan.input_bytes());
 }
 
 // The masks of a call whose plan is of routed ones; of others there are none.
@@ -207,7 +208,7 @@ PyObject* KnownCalls::run_rows(Plan::Kind kind, const Arguments& given) {
   MemoryRange out;
   py::object output = output_for(*call, given.out, &out);
   const MemoryRange in{range_of(tensors.input).begin, plan.input_bytes()};
-  if (!output || !may_write(plan, in, out) ||
+  if (!output || !may_write(plan, range_of(tensors.input), out) ||
       (tensors.epilogue.given && !writes_apart(tensors.epilogue, plan, out, {in, {}, {}}))) {
     return answer(Py_None);
   }
