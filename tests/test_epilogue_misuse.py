@@ -132,6 +132,7 @@ CALLS: list[tuple[type[Exception], str, Callable[[Given], None]]] = [
     (ValueError, "input overlaps epilogue.residual", set_to("residual", lambda g: g.rows[:TOKENS])),
     (ValueError, "residual overlaps a window", set_to("residual", windowed)),
     (ValueError, "shared overlaps a window", set_to("shared", windowed)),
+    (ValueError, "norm_weight overlaps a window", set_to("weight", lambda g: windowed(g)[0])),
     (ValueError, "out overlaps a window", set_to("out", windowed)),
     (TypeError, "out is bfloat16, expected int8", lambda g: setattr(g, "quantize", "int8")),
     (TypeError, "out is int8, expected bfloat16", set_to("out", lambda g: g.out.to(torch.int8))),

@@ -85,6 +85,8 @@ void Engine::require_places(const Call& call) const {
   require_outside("residual", call.epilogue->residual, plan.output_bytes());
   require_outside("shared", call.epilogue->shared, plan.output_bytes());
   require_outside("scales", call.epilogue->scales, rows * sizeof(float));
+  require_outside("norm_weight", call.epilogue->norm_weight,
+                  static_cast<size_t>(plan.hidden) * size_of(call.epilogue->weight_type));
 }
 
 Posting Engine::posting_from(const Call& call, const Buffer& buffer, size_t offset) const {
