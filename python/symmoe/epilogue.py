@@ -7,7 +7,6 @@ goes through all of them while it is in the processor's first cache.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, SupportsFloat
@@ -23,6 +22,8 @@ QUANTIZED = {
     "int8": (torch.int8, _core.INT8, 127.0),
     "fp8_e4m3": (torch.float8_e4m3fn, _core.FLOAT8_E4M3, 448.0),
 }
+
+LARGEST_EPS = torch.finfo(torch.float32).max
 
 # Name, address and bytes of memory that a call uses.
 Span = tuple[str, int, int]
@@ -86,8 +87,10 @@ class Epilogue:
             self._make_float("scale", self.scale)
         if type(self.eps) is not float:
             self._make_float("eps", self.eps)
-        if not 0 <= self.eps < math.inf:
-            raise ValueError(f"Epilogue: eps = {self.eps} must be finite and not negative")
+        if not 0 <= self.eps <= LARGEST_EPS:
+            raise ValueError(
+                f"Epilogue: eps = {self.eps} must be finite in float32 and not negative"
+            )
         if self.scale_shared and (self.scale is None or self.shared is None):
             raise ValueError("Epilogue: scale_shared needs scale and shared")
         if self.quantize is not None and self.quantize not in QUANTIZED:
