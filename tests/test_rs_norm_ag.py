@@ -207,6 +207,8 @@ def refusals(rank: int, world: int, check: bool) -> None:
             with pytest.raises(ValueError, match="gathered already: acquire it again"):
                 group.rs_norm_ag(rows, window, epilogue=good)
         assert bool((window == 2 * world).all())
+    with pytest.raises(symmoe.ClosedError, match=f"rs_norm_ag on rank {rank}: the group is closed"):
+        group.rs_norm_ag(rows, epilogue=good)
 
 
 @pytest.mark.parametrize("check", [True, False])

@@ -201,6 +201,7 @@ class Group(Explaining):
         Raises:
             TypeError, ValueError, MismatchError, SymmoeError: As `reduce_scatter`.
         """
+        self._require_usable(sequence.RS_NORM_AG)
         routed = routing is not None
         try:
             ends = sequence.prepare(
