@@ -28,6 +28,11 @@ MAKING: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (ValueError, "eps = -1.0 must be finite", {"norm_weight": ROWS[0], "eps": -1}),
     (ValueError, "eps = nan", {"norm_weight": ROWS[0], "eps": float("nan")}),
     (ValueError, r"eps = 1e\+39 must be finite in float32", {"norm_weight": ROWS[0], "eps": 1e39}),
+    (
+        TypeError,
+        "scale_shared must be True or False, got 'no'",
+        {"scale": 2.0, "shared": ROWS, "scale_shared": "no"},
+    ),
     (ValueError, "scale_shared needs scale and shared", {"scale": 2.0, "scale_shared": True}),
     (ValueError, "scale_shared needs", {"shared": ROWS, "scale_shared": True}),
     (ValueError, "quantize = 'int4' is none of int8, fp8_e4m3", {"quantize": "int4"}),

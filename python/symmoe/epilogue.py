@@ -91,6 +91,10 @@ class Epilogue:
             raise ValueError(
                 f"Epilogue: eps = {self.eps} must be finite in float32 and not negative"
             )
+        if not isinstance(self.scale_shared, bool):
+            raise TypeError(
+                f"Epilogue: scale_shared must be True or False, got {self.scale_shared!r}"
+            )
         if self.scale_shared and (self.scale is None or self.shared is None):
             raise ValueError("Epilogue: scale_shared needs scale and shared")
         if self.quantize is not None and self.quantize not in QUANTIZED:
