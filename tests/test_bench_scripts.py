@@ -19,7 +19,18 @@ BENCH = Path(__file__).resolve().parent.parent / "bench"
     ("script", "ways"),
     [
         ("epilogue.py", ("fused", "kernel", "torch")),
-        ("mtp.py", ("shard", "split", "split_kernel", "gloo_shard", "gloo_split", "layer")),
+        (
+            "mtp.py",
+            (
+                "shard",
+                "split",
+                "split_kernel",
+                "gloo_shard",
+                "gloo_split",
+                "layer",
+                "layer_split",
+            ),
+        ),
     ],
 )
 def test_all_ways_come_to_the_same(script: str, ways: tuple[str, ...], tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def right_bits(rank: int, world: int, windows: bool) -> None:
                         more = {"sizes": given, "padded_to": stride, "lane": lane}
                         more["deterministic"] = True
                         rows = noise(seed + rank, (total, HIDDEN), dtype)
-                        first, second = (epilogue_of(seed + rank, counts[rank], dtype),) * 2
+                        first = epilogue_of(seed + rank, counts[rank], dtype)
                         second = epilogue_of(seed + rank, counts[rank], dtype)
                         right = parts_of(group, rows, second, **more)
                         out: torch.Tensor | None = None
