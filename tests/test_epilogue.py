@@ -311,6 +311,10 @@ def tagged(rank: int, world: int) -> None:
         found = group.reduce_scatter(rows, epilogue=symmoe.Epilogue(shared=shared))
         assert symmoe.layout_of(found) == symmoe.Sharded([2] * world)
         assert bool((found == world).all())
+        twice = symmoe.Epilogue(scale=2)
+        assert symmoe.layout_of(symmoe.apply_epilogue(found, twice)) == symmoe.layout_of(found)
+        with pytest.raises(symmoe.LayoutError, match=r"rows: the tensor is Partial, must be"):
+            symmoe.apply_epilogue(rows, twice)
 
 
 def test_tags() -> None:

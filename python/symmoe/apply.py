@@ -34,12 +34,15 @@ def apply_epilogue(
     Raises:
         TypeError: A dtype that does not belong.
         ValueError: Shapes or places that do not fit, or memory that overlaps. Nothing was written.
+        LayoutError: A tag says that rows, shared or residual are summands.
     """
     where = "apply_epilogue"
     place = _place_of(rows)
     check_input(where, "rows", rows, place)
     if rows.dim() != 2 or rows.shape[1] < 1:
         raise ValueError(f"{where}: rows must be [M, H], got shape {list(rows.shape)}")
+    if watch.tags:
+        tags.require_reduced(f"{where}: rows", rows)
     count, hidden = rows.shape
     steps = check_epilogue(where, epilogue, rows.dtype, (count, hidden), place)
     if out is None:
