@@ -98,6 +98,25 @@ TEST(ranks_are_summed_and_rows_copied) {
   CHECK_EQ(host().count("copy_to_window"), copies + 1);
 }
 
+TEST(rows_are_finished) {
+  const Scene scene;
+  scene.set_input(2.0f);
+  const uint64_t before = host().count("apply_epilogue");
+  kernels::EpilogueLaunch launch{.input = scene.input.get(),
+                                 .output = scene.output.get(),
+                                 .rows = 2,
+                                 .hidden = kHidden,
+                                 .type = DType::kFloat32};
+  launch.steps.scale = 1.5f;
+  launch.steps.has_scale = true;
+  scene.device->apply_epilogue(launch, scene.stream.handle());
+  scene.stream.synchronize();
+  for (int64_t i = 0; i < 2 * kHidden; ++i) CHECK_EQ(floats(scene.output)[i], 3.0f);
+  launch.rows = 0;
+  scene.device->apply_epilogue(launch, scene.stream.handle());
+  CHECK_EQ(host().count("apply_epilogue"), before + 1);
+}
+
 TEST(empty_problems_launch_nothing) {
   Scene scene;
   scene.launch.tokens = 0;

@@ -105,6 +105,7 @@ TEST(without_a_device_every_call_gives_an_error) {
   const kernels::RankReduceLaunch ranks{
       .own = data, .gathered = data, .output = data, .count = 1, .ranks = 1};
   const kernels::CopyLaunch copy{.source = data, .destination = data + 32, .bytes = 32};
+  const kernels::EpilogueLaunch epilogue{.input = data, .output = data, .rows = 1, .hidden = 1};
   const int statuses[] = {
       table.properties(0, &properties),
       table.set_device(0),
@@ -125,6 +126,7 @@ TEST(without_a_device_every_call_gives_an_error) {
       table.topk_reduce(&topk, nullptr),
       table.rank_reduce(&ranks, nullptr),
       table.copy_to_window(&copy, nullptr),
+      table.apply_epilogue(&epilogue, nullptr),
   };
   int number = 0;
   for (const int status : statuses) {
