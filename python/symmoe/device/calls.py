@@ -59,10 +59,11 @@ class DeviceCalls(DeviceArguments):
         handle = self._place.stream(stream)
         sums = None if steps is None else self._room_for_sums(layout, steps, handle)
         call = self._numbers(layout, out, sizes, routing, False, deterministic, handle, steps, sums)
-        self._run(layout, tensor, out, in_place, call, sums)
-        if epilogue is not None:
-            self._keep_epilogue(handle, epilogue, sums)
-        return out
+        try:
+            return self._run(layout, tensor, out, in_place, call, sums)
+        finally:
+            if epilogue is not None:
+                self._keep_epilogue(handle, epilogue, sums, tensor, out)
 
     def _require_host_sizes(self, layout: Layout) -> None:
         """Raises where only own kernels could have done it, and could not."""
@@ -147,8 +148,10 @@ class DeviceCalls(DeviceArguments):
         rows, hidden = layout.out_shape
         return self._place.empty((rows, hidden), layout.dtype, stream)
 
-    def _keep_epilogue(self, stream: int, epilogue: Epilogue, sums: torch.Tensor | None) -> None:
-        """Keeps what a queued call's epilogue works on."""
-        self._place.keep(stream, *(tensor for _, tensor in epilogue.tensors()))
+    def _keep_epilogue(
+        self, stream: int, epilogue: Epilogue, sums: torch.Tensor | None, *others: torch.Tensor
+    ) -> None:
+        """Keeps what a call with an epilogue works on; also one that has failed behind its sum."""
+        self._place.keep(stream, *others, *(tensor for _, tensor in epilogue.tensors()))
         if sums is not None:
             self._place.keep(stream, sums)

@@ -221,25 +221,27 @@ class DeviceGroup(SequenceCalls):
         call = self._numbers(
             layout, out, sizes, routing, summed, deterministic, handle, steps, sums
         )
-        done = self._core.combine(layout.device_plan, topk.core_arguments(terms, 0, code), call)
-        window = None
-        if not done:
-            self._require_host_sizes(layout)
-            window = self._place.empty((terms.tokens, terms.hidden), terms.dtype, handle)
-            terms_in_window = topk.core_arguments(terms, window.data_ptr(), code)
-            self._core.fill_out(layout.device_plan, terms_in_window, call)
-        for tensor in (expert_out, topk_weights, index):
-            if tensor is not None:
-                self._place.keep(handle, tensor)
-        if window is None:
-            self._made(layout, out, handle)
-        else:
-            dense = self._numbers(
-                layout, out, sizes, None, False, deterministic, handle, steps, sums
-            )
-            self._run(layout, window, out, False, dense, sums)
-        if epilogue is not None:
-            self._keep_epilogue(handle, epilogue, sums)
+        try:
+            done = self._core.combine(layout.device_plan, topk.core_arguments(terms, 0, code), call)
+            window = None
+            if not done:
+                self._require_host_sizes(layout)
+                window = self._place.empty((terms.tokens, terms.hidden), terms.dtype, handle)
+                terms_in_window = topk.core_arguments(terms, window.data_ptr(), code)
+                self._core.fill_out(layout.device_plan, terms_in_window, call)
+            for tensor in (expert_out, topk_weights, index):
+                if tensor is not None:
+                    self._place.keep(handle, tensor)
+            if window is None:
+                self._made(layout, out, handle)
+            else:
+                dense = self._numbers(
+                    layout, out, sizes, None, False, deterministic, handle, steps, sums
+                )
+                self._run(layout, window, out, False, dense, sums)
+        finally:
+            if epilogue is not None:
+                self._keep_epilogue(handle, epilogue, sums, expert_out, out)
         return out
 
     def explain(self, operation: str, *args: Any, **kwargs: Any) -> Decision:
