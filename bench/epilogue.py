@@ -53,7 +53,7 @@ class EpilogueCase:
         self.ways: dict[str, Callable[[], torch.Tensor]] = {
             "fused": self.fused,
             "kernel": self.kernel,
-            "torch": self.torch,
+            "torch": self.by_torch,
         }
 
     def prepare(self, name: str) -> None:  # noqa: ARG002
@@ -73,7 +73,7 @@ class EpilogueCase:
         self.group.reduce_scatter(self.window, self.out)
         return symmoe.apply_epilogue(self.out, self.epilogue, out=self.out)
 
-    def torch(self) -> torch.Tensor:
+    def by_torch(self) -> torch.Tensor:
         """The sum, and torch's operations behind it."""
         self.group.reduce_scatter(self.window, self.out)
         torch.add(self.out, self.shared, out=self.out)

@@ -37,7 +37,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--intermediate", type=int, default=256, help="inner width of experts")
     parser.add_argument("--draft-intermediate", type=int, default=512, help="of the draft head")
     parser.add_argument("--routed-scale", type=float, default=2.5, help="the experts' factor")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.tokens < 1:
+        parser.error(f"--tokens {options.tokens}: at least 1")
+    return options
 
 
 def make_tokens(options: argparse.Namespace, world: int) -> Tokens:

@@ -25,6 +25,7 @@ MAKING: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (TypeError, "scale must be a number, got '2'", {"scale": "2"}),
     (TypeError, "scale must be a number, got True", {"scale": True}),
     (TypeError, "eps must be a number, got None", {"norm_weight": ROWS[0], "eps": None}),
+    (ValueError, "scale = 1000.* is more than a float holds", {"scale": 10**400}),
     (ValueError, "eps = -1.0 must be finite", {"norm_weight": ROWS[0], "eps": -1}),
     (ValueError, "eps = nan", {"norm_weight": ROWS[0], "eps": float("nan")}),
     (ValueError, r"eps = 1e\+39 must be finite in float32", {"norm_weight": ROWS[0], "eps": 1e39}),

@@ -126,7 +126,10 @@ def from_elsewhere(rank: int, world: int) -> None:
             group.all_gather(rows_of(turn, rank, 3, BF16), window)
             right = torch.cat([rows_of(turn, r, 3, BF16) for r in range(world)])
             assert_same_bits(window, right)
-            # Nobody read it, so it is still free to be written.
+            # It is used up, as if the own rows had been read there.
+            with pytest.raises(ValueError, match="gathered already: acquire it again"):
+                group.all_gather(rows_of(turn + 50, rank, 2, BF16), window[: 2 * world])
+            assert acquired(group, "dispatch", 3 * world) is window
             group.all_gather(rows_of(turn + 50, rank, 2, BF16), window[: 2 * world])
             right[: 2 * world] = torch.cat([rows_of(turn + 50, r, 2, BF16) for r in range(world)])
             assert_same_bits(window, right)

@@ -107,10 +107,6 @@ kernels::Epilogue KnownEpilogue::steps(const EpilogueFacts& facts) const {
   return steps;
 }
 
-bool is_apart(MemoryRange a, MemoryRange b) {
-  return a.begin + a.bytes <= b.begin || b.begin + b.bytes <= a.begin;
-}
-
 bool writes_apart(const EpilogueFacts& facts, const Plan& plan, MemoryRange out,
                   const std::array<MemoryRange, 3>& inputs) {
   const auto range = [](const TensorFacts& tensor, size_t used) {

@@ -81,6 +81,4 @@ class KnownEpilogue {
 bool writes_apart(const EpilogueFacts& facts, const Plan& plan, MemoryRange out,
                   const std::array<MemoryRange, 3>& inputs);
 
-bool is_apart(MemoryRange a, MemoryRange b);
-
 }  // namespace symmoe::bindings

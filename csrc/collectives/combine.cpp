@@ -12,10 +12,6 @@
 namespace symmoe {
 namespace {
 
-bool overlap(MemoryRange a, MemoryRange b) {
-  return a.begin < b.begin + b.bytes && b.begin < a.begin + a.bytes;
-}
-
 // Sums the rows of the peers, adjacent ranks' together.
 void sum_for_peers(const Plan& plan, const kernels::TopkReduceArgs& sum, int threads) {
   int64_t begin = 0;
@@ -55,7 +51,7 @@ Combined Engine::combine(const Plan& plan, kernels::TopkReduceArgs sum, const Co
   const MemoryRange window{buffer->window.base, plan.input_bytes()};
   const MemoryRange target{static_cast<const std::byte*>(output), call.output_bytes()};
   if (std::any_of(inputs.begin(), inputs.end(), [&](const MemoryRange& input) {
-        return overlap(input, window) || overlap(input, target);
+        return !is_apart(input, window) || !is_apart(input, target);
       })) {
     return Combined::kUnready;
   }

@@ -14,6 +14,10 @@ struct MemoryRange {
   size_t bytes = 0;
 };
 
+inline bool is_apart(MemoryRange a, MemoryRange b) {
+  return a.begin + a.bytes <= b.begin || b.begin + b.bytes <= a.begin;
+}
+
 // Expert output, weights, index; the last two may be empty.
 using CombineInputs = std::array<MemoryRange, 3>;
 

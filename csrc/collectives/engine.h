@@ -110,8 +110,7 @@ class Engine {
 
   std::shared_ptr<Buffer> find(const void* address, size_t* offset) const;
   bool overlaps(const void* address, size_t bytes) const;
-  // What is wrong with memory as the output of a call of a lane; empty: nothing. It may lie in an
-  // acquired window for dispatch, from which it can be gathered with nothing staged.
+  // What is wrong with memory as the output of a call of a lane; empty: nothing (pool/outputs.h).
   std::string why_no_output(const void* memory, size_t bytes, int lane) const;
 
   // Throws Closed, Poisoned, or PeerLost if the group cannot do another call.
@@ -139,6 +138,7 @@ class Engine {
   bool from_taken(const Call& call, Exchange& exchange, Buffer& buffer, size_t offset);
   bool from_memory(const Call& call, const void* input);
   bool collect(const Call& call, Exchange& exchange, const std::byte* own_rows);
+  void use_up_output(const Call& call) const;
 
   // Collective pool calls (administration.cpp).
   std::string administrate(const char* operation, const std::string& request,

@@ -4,6 +4,7 @@
 
 #include "collectives/engine.h"
 #include "collectives/operation.h"
+#include "pool/outputs.h"
 
 namespace symmoe {
 namespace {
@@ -37,32 +38,12 @@ void Engine::require_fit(const Call& call) const {
   }
 }
 
-// Rows may go to the caller's memory, and to a window that they will be gathered from, or into.
 std::string Engine::why_no_output(const void* memory, size_t bytes, int lane) const {
   const auto* const begin = static_cast<const std::byte*>(memory);
   if (bytes == 0 || !pool_.overlaps(begin, bytes)) return "";
   size_t offset = 0;
   const std::shared_ptr<Buffer> buffer = pool_.find(begin, &offset);
-  if (buffer == nullptr || bytes > buffer->window.bytes - offset) {
-    return "overlaps a window and does not lie in it; it must be the caller's memory";
-  }
-  const Slot& slot = buffer->slot;
-  if (slot.use != Use::kAcquired || slot.role != Role::kDispatch || slot.lane != lane) {
-    const auto text = [](Role role, int number) {
-      return std::string(name_of(role)) + ", lane " + std::to_string(number);
-    };
-    return "overlaps a window" + std::string(slot.use == Use::kStage ? " that stages" : "") +
-           " for " + text(slot.role, slot.lane) +
-           "; it must be the caller's memory, or lie in one acquired for " +
-           text(Role::kDispatch, lane);
-  }
-  if (buffer->retired.load(std::memory_order_relaxed)) {
-    return "overlaps a window that was outgrown: acquire it again";
-  }
-  if (!buffer->armed.load(std::memory_order_relaxed)) {
-    return "overlaps a window that was gathered already: acquire it again before it is written";
-  }
-  return "";
+  return symmoe::why_no_output(buffer.get(), offset, bytes, lane);
 }
 
 void Engine::require_places(const Call& call) const {
@@ -177,8 +158,19 @@ bool Engine::collect(const Call& call, Exchange& exchange, const std::byte* own_
     call.operation.transfer(exchange, *source_, call, own_rows);
   }
   exchange.finish();
-  if (all_have_windows) call.count.fetch_add(1, std::memory_order_relaxed);
-  return all_have_windows;
+  if (!all_have_windows) return false;
+  use_up_output(call);
+  call.count.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+// Gathered rows are there to be read: the window that they lie in, if any, is written again only
+// once it has been acquired again, on every rank alike.
+void Engine::use_up_output(const Call& call) const {
+  if (call.operation.kind != Plan::Kind::kAllGather || call.output_bytes() == 0) return;
+  size_t offset = 0;
+  const auto buffer = pool_.find(static_cast<const std::byte*>(call.output), &offset);
+  if (buffer != nullptr) buffer->armed.store(false, std::memory_order_relaxed);
 }
 
 }  // namespace symmoe

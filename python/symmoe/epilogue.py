@@ -109,7 +109,10 @@ class Epilogue:
     def _make_float(self, name: str, value: object) -> None:
         if isinstance(value, bool) or not isinstance(value, SupportsFloat):
             raise TypeError(f"Epilogue: {name} must be a number, got {value!r}")
-        object.__setattr__(self, name, float(value))
+        try:
+            object.__setattr__(self, name, float(value))
+        except OverflowError:
+            raise ValueError(f"Epilogue: {name} = {value!r} is more than a float holds") from None
 
     def tensors(self) -> list[tuple[str, torch.Tensor]]:
         """Those that are given, with their names."""

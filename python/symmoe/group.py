@@ -318,8 +318,13 @@ class Group(Explaining):
             self._compare(layout.lane, text_of(layout, deterministic, masks))
         # The short way may have made the sum already, but in the window that was there then.
         code, threads = WINDOW_TYPES[terms.dtype], self._thread_count()
-        topk.run(terms, address, code, threads, masks, self.rank)
-        out = self._collect(layout, window, out, False, deterministic, known, masks, steps)
+        try:
+            topk.run(terms, address, code, threads, masks, self.rank)
+            out = self._collect(layout, window, out, False, deterministic, known, masks, steps)
+        except ValueError as error:
+            if self._checks:
+                self._report_late(layout, error)
+            raise
         if watch.on:
             tags.after(layout, out)
         self._remember_combine(

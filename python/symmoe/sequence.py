@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from . import epilogue as epilogues
 from . import tags
-from .epilogue import Epilogue, Span
+from .epilogue import Epilogue, Span, require_apart
 from .observing import watch
 from .places import CPU, Place
 from .plans import REDUCE_SCATTER, Sizes, check_input, check_output
@@ -99,7 +98,7 @@ def _check_apart(
 ) -> None:
     """Raises ValueError if the gathered rows would be written over anything that the call uses."""
     target: Span = ("out", out.data_ptr(), nbytes)
-    epilogues.require_apart(where, ("input", input.data_ptr(), nbytes), target)
+    require_apart(where, ("input", input.data_ptr(), nbytes), target)
     for name, tensor in epilogue.tensors():
         used: Span = (f"epilogue.{name}", tensor.data_ptr(), tensor.nbytes)
-        epilogues.require_apart(where, used, target)
+        require_apart(where, used, target)

@@ -95,8 +95,9 @@ TEST(a_window_is_an_output_only_while_it_may_be_written) {
     std::byte* const base = whole->window.base;
     CHECK_EQ(engine.why_no_output(base, whole->window.bytes, 0), std::string());
     CHECK_EQ(engine.why_no_output(input.get(), reduce.input_bytes(), 0), std::string());
-    refused(base + whole->window.bytes - 4, "out overlaps a window and does not lie in it");
-    refused(base - 4, "out overlaps a window and does not lie in it");
+    refused(base + whole->window.bytes - 4,
+            "out overlaps a buffer of the pool and does not lie in a window");
+    refused(base - 4, "out overlaps a buffer of the pool and does not lie in a window");
     refused(engine.acquire(Role::kDispatch, 1, 64)->window.base,
             "out overlaps a window for dispatch, lane 1; it must be");
     refused(engine.acquire(Role::kCombine, 0, 64)->window.base,
@@ -104,6 +105,9 @@ TEST(a_window_is_an_output_only_while_it_may_be_written) {
     CHECK(engine.reduce_scatter_staged(reduce, input.get(), base, 1));
     check_output(base, reduce, 1);
     CHECK(engine.all_gather(gather, *whole, 0, base, 1));
+    refused(base, "gathered already: acquire it again");
+    CHECK(engine.rearm(*whole));
+    CHECK(engine.all_gather_staged(gather, input.get(), base, 1));
     refused(base, "gathered already: acquire it again");
     CHECK(engine.rearm(*whole));
     CHECK(engine.reduce_scatter_staged(reduce, input.get(), base, 1));

@@ -3,44 +3,15 @@
 #include <utility>
 
 #include "collectives/device/call_source.h"
+#include "pool/outputs.h"
 
 namespace symmoe {
 
-namespace {
-
-// Why an acquired window must not be written now; empty if it may.
-std::string why_not_now(const Buffer& window) {
-  if (window.retired.load(std::memory_order_relaxed)) {
-    return "overlaps a window that was outgrown: acquire it again";
-  }
-  if (!window.armed.load(std::memory_order_relaxed)) {
-    return "overlaps a window that was gathered already: acquire it again before it is written";
-  }
-  return "";
-}
-
-}  // namespace
-
-// Rows may go to the caller's memory, and to a window that they will be gathered from, or into.
 std::string DeviceEngine::why_no_output(const void* output, size_t bytes, int lane) const {
   if (bytes == 0 || !overlaps(output, bytes)) return "";
   size_t offset = 0;
   const auto window = find(output, &offset);
-  if (window == nullptr || bytes > window->window.bytes - offset) {
-    return "overlaps a buffer of the pool and does not lie in a window; it must be the caller's "
-           "memory";
-  }
-  const Slot& slot = window->slot;
-  if (slot.use != Use::kAcquired || slot.role != Role::kDispatch || slot.lane != lane) {
-    const auto text = [](Role role, int number) {
-      return std::string(name_of(role)) + ", lane " + std::to_string(number);
-    };
-    return "overlaps a window" + std::string(slot.use == Use::kStage ? " that stages" : "") +
-           " for " + text(slot.role, slot.lane) +
-           "; it must be the caller's memory, or lie in one acquired for " +
-           text(Role::kDispatch, lane);
-  }
-  return why_not_now(*window);
+  return symmoe::why_no_output(window.get(), offset, bytes, lane);
 }
 
 // The window that `output` lies in; null where it is the caller's memory. Throws InvalidArgument
@@ -122,7 +93,7 @@ void DeviceEngine::begin_outside(const OutsideCall& call) {
 void DeviceEngine::end_outside(const OutsideCall& call) {
   const char* const operation = Plan::name_of(call.kind);
   size_t offset = 0;
-  const auto output = find(call.output, &offset);
+  const auto output = call.output_bytes == 0 ? nullptr : find(call.output, &offset);
   const auto input = find(call.input, &offset);
   for (Buffer* const used : {output.get(), input == output ? nullptr : input.get()}) {
     if (used == nullptr) continue;

@@ -228,8 +228,10 @@ class DeviceArguments(DeviceMemory):
         call = (kind, layout.lane, begin, target, nbytes, stream)
         self._core.begin_outside(call)
         with self._place.in_order(stream):
-            yield
-            self._core.end_outside(call)
+            try:
+                yield
+            finally:
+                self._core.end_outside(call)  # a part may be on its way
 
     def _numbers(
         self,
