@@ -104,7 +104,7 @@ TEST(a_window_is_an_output_only_while_it_may_be_written) {
             "out overlaps a window for combine, lane 0; it must be");
     CHECK(engine.reduce_scatter_staged(reduce, input.get(), base, 1));
     check_output(base, reduce, 1);
-    CHECK(engine.all_gather(gather, *whole, 0, base, 1));
+    CHECK(engine.all_gather(gather, *whole, gather.bytes_of(gather.own_begin()), base, 1));
     refused(base, "gathered already: acquire it again");
     CHECK(engine.rearm(*whole));
     CHECK(engine.all_gather_staged(gather, input.get(), base, 1));
