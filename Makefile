@@ -75,7 +75,7 @@ check-cpp: $(STAMPS)/extra-dev $(STAMPS)/cuda-toolchain
 	@$(BIN)/clang-format --dry-run -Werror $(CPP_FILES)
 	@PATH="$(abspath $(BIN)):$$PATH" cmake --log-level=NOTICE -S . -B build/check -G Ninja \
 	  -DPython_EXECUTABLE=$(abspath $(BIN))/python
-	@echo '== clang-tidy (about 2 minutes on 2 cores)'
+	@echo '== clang-tidy (about 10 minutes on 2 cores)'
 	@printf '%s\n' $(TIDY_FILES) | xargs -P $(JOBS) -n 1 $(BIN)/clang-tidy --quiet -p build/check \
 	  2>&1 | { grep -Ev '^[0-9]+ warnings? generated\.$$' || true; }
 
