@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import symmoe
 from ranks import Ranks, fresh
 from reference import DTYPES, assert_same_bits, noise, own_rows
+from shares import Shares, paddings, sizes_of
 
 pytestmark = [pytest.mark.multi, pytest.mark.timeout(300)]
 BOUNDED = settings(
@@ -31,14 +32,10 @@ FORMS = ("window", "memory", "combine", "routed window", "routed memory", "route
 
 
 @dataclass
-class Case:
+class Case(Shares):
     """One call with an epilogue.
 
     Attributes:
-        dtype: Of the rows.
-        sizes: Rows by rank.
-        padding: Rows by which the largest share is padded; None: packed.
-        hidden: Elements per row.
         form: Where the rows come from.
         scale: Factor, or None.
         shared: Whether there are shared rows.
@@ -51,10 +48,6 @@ class Case:
         seed: Of all values.
     """
 
-    dtype: torch.dtype
-    sizes: list[int]
-    padding: int | None
-    hidden: int
     form: str
     scale: float | None
     shared: bool
@@ -67,14 +60,6 @@ class Case:
     seed: int
 
     @property
-    def stride(self) -> int | None:
-        return None if self.padding is None else max(self.sizes) + self.padding
-
-    @property
-    def rows(self) -> int:
-        return sum(self.sizes) if self.stride is None else self.stride * len(self.sizes)
-
-    @property
     def is_empty(self) -> bool:
         return not (self.scale or self.shared or self.residual or self.weight or self.quantize)
 
@@ -84,10 +69,8 @@ def cases(draw: st.DrawFn, world: int) -> Case:
     scale, shared = draw(st.sampled_from([None, 2.5, 0.3])), draw(st.booleans())
     return Case(
         dtype=draw(st.sampled_from(DTYPES)),
-        sizes=draw(
-            st.lists(st.one_of(st.just(0), st.integers(0, 9)), min_size=world, max_size=world)
-        ),
-        padding=draw(st.one_of(st.none(), st.integers(0, 3))),
+        sizes=draw(sizes_of(world)),
+        padding=draw(paddings()),
         hidden=draw(st.one_of(st.integers(1, 150), st.sampled_from([1024, 2880]))),
         form=draw(st.sampled_from(FORMS)),
         scale=scale,

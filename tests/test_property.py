@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import symmoe
 from ranks import Ranks
 from reference import DTYPES, assert_same_bits, own_rows, rank_sum, topk_sum
+from shares import Shares, paddings, sizes_of
 
 pytestmark = [pytest.mark.multi, pytest.mark.timeout(300)]
 BOUNDED = settings(
@@ -24,14 +25,10 @@ BOUNDED = settings(
 
 
 @dataclass
-class Case:
+class Case(Shares):
     """One collective.
 
     Attributes:
-        dtype: Of everything.
-        sizes: Rows by rank.
-        padding: Rows by which the largest share is padded; None: packed.
-        hidden: Elements per row.
         shift: Elements by which tensors are off the start of their memory.
         staged: Ranks whose rows are not in a window.
         exponent: Scale of the values, a power of two.
@@ -40,10 +37,6 @@ class Case:
         seed: Of the values.
     """
 
-    dtype: torch.dtype
-    sizes: list[int]
-    padding: int | None
-    hidden: int
     shift: int
     staged: list[bool]
     exponent: int
@@ -51,22 +44,13 @@ class Case:
     holes: bool
     seed: int
 
-    @property
-    def stride(self) -> int | None:
-        return None if self.padding is None else max(self.sizes) + self.padding
-
-    @property
-    def rows(self) -> int:
-        return sum(self.sizes) if self.stride is None else self.stride * len(self.sizes)
-
 
 @st.composite
 def cases(draw: st.DrawFn, world: int) -> Case:
-    size = st.one_of(st.just(0), st.integers(0, 9))
     return Case(
         dtype=draw(st.sampled_from(DTYPES)),
-        sizes=draw(st.lists(size, min_size=world, max_size=world)),
-        padding=draw(st.one_of(st.none(), st.integers(0, 3))),
+        sizes=draw(sizes_of(world)),
+        padding=draw(paddings()),
         hidden=draw(st.one_of(st.integers(1, 70), st.sampled_from([128, 1000, 2048]))),
         shift=draw(st.integers(0, 20)),
         staged=draw(st.lists(st.booleans(), min_size=world, max_size=world)),

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import symmoe
 from ranks import Ranks
 from reference import DTYPES, assert_same_bits, own_rows, rank_sum, topk_sum
+from shares import Shares, paddings, sizes_of
 
 pytestmark = [pytest.mark.multi, pytest.mark.timeout(300)]
 BOUNDED = settings(
@@ -29,14 +30,10 @@ FORMS = ("slots", "index", "summed", "window", "memory")
 
 
 @dataclass
-class Case:
+class Case(Shares):
     """One routed call.
 
     Attributes:
-        dtype: Of the rows.
-        sizes: Rows by rank.
-        padding: Rows by which the largest share is padded; None: packed.
-        hidden: Elements per row.
         slots: Experts per token.
         experts: Rank of each physical expert, -1 for nobody.
         copies: Physical experts per logical one; tokens take turns at them.
@@ -48,10 +45,6 @@ class Case:
         seed: Of ids and values.
     """
 
-    dtype: torch.dtype
-    sizes: list[int]
-    padding: int | None
-    hidden: int
     slots: int
     experts: list[int]
     copies: int
@@ -61,24 +54,14 @@ class Case:
     scale: float | None
     seed: int
 
-    @property
-    def stride(self) -> int | None:
-        return None if self.padding is None else max(self.sizes) + self.padding
-
-    @property
-    def rows(self) -> int:
-        return sum(self.sizes) if self.stride is None else self.stride * len(self.sizes)
-
 
 @st.composite
 def cases(draw: st.DrawFn, world: int) -> Case:
     ranks = st.integers(-1, world - 1)
     return Case(
         dtype=draw(st.sampled_from(DTYPES)),
-        sizes=draw(
-            st.lists(st.one_of(st.just(0), st.integers(0, 9)), min_size=world, max_size=world)
-        ),
-        padding=draw(st.one_of(st.none(), st.integers(0, 3))),
+        sizes=draw(sizes_of(world)),
+        padding=draw(paddings()),
         hidden=draw(st.one_of(st.integers(1, 70), st.sampled_from([128, 1000, 2048]))),
         slots=draw(st.sampled_from([1, 1, 2, 3, 8])),
         experts=draw(st.lists(ranks, min_size=1, max_size=3 * world)),

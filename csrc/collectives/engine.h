@@ -132,6 +132,7 @@ class Engine {
   // Calls that move rows (transfer.cpp).
   void require_fit(const Call& call) const;
   void require_places(const Call& call) const;
+  void require_apart(const Call& call, MemoryRange input) const;
   Posting posting_from(const Call& call, const Buffer& buffer, size_t offset) const;
   std::shared_ptr<Buffer> stage_for(const Plan& plan, size_t bytes);
   bool from_pool(const Call& call, Buffer& buffer, size_t offset);

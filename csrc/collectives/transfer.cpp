@@ -70,6 +70,19 @@ void Engine::require_places(const Call& call) const {
                   static_cast<size_t>(plan.hidden) * size_of(call.epilogue->weight_type));
 }
 
+// Peers read the input while the output is written. Of a reduce-scatter each element is read before
+// it is written, and the caller sees to the rest.
+void Engine::require_apart(const Call& call, MemoryRange input) const {
+  const Plan& plan = call.plan;
+  if (plan.kind != Plan::Kind::kAllGather || input.bytes == 0) return;
+  const MemoryRange output{static_cast<const std::byte*>(call.output), call.output_bytes()};
+  if (is_apart(input, output)) return;
+  if (input.begin == output.begin + plan.bytes_of(plan.own_begin())) return;
+  throw InvalidArgument(at(plan.operation()) +
+                        ": out overlaps input, which is not exactly the own rows of it (" +
+                        plan.text + ")");
+}
+
 Posting Engine::posting_from(const Call& call, const Buffer& buffer, size_t offset) const {
   const Plan& plan = call.plan;
   const auto refuse_call = [&](const std::string& what) {
@@ -115,6 +128,7 @@ bool Engine::from_pool(const Call& call, Buffer& buffer, size_t offset) {
 bool Engine::from_taken(const Call& call, Exchange& exchange, Buffer& buffer, size_t offset) {
   const Posting posting = posting_from(call, buffer, offset);
   require_places(call);
+  require_apart(call, {buffer.window.base + offset, call.plan.input_bytes()});
   return guarded([&] {
     exchange.open();
     buffer.armed.store(false, std::memory_order_relaxed);
@@ -134,6 +148,7 @@ bool Engine::from_memory(const Call& call, const void* input) {
   }
   require_places(call);
   const auto* const rows = static_cast<const std::byte*>(input);
+  require_apart(call, {rows, plan.input_bytes()});
   return guarded([&] {
     exchange.open();
     Posting posting{Posting::kNothing, 0, plan.signature, plan.text, hash_of(call)};

@@ -211,19 +211,8 @@ class Group(Explaining):
             if self._checks:
                 self._report(lane, error)
             raise
-        self.reduce_scatter(
-            input,
-            ends.own,
-            sizes=ends.sizes,
-            padded_to=padded_to,
-            routing=routing,
-            lane=lane,
-            deterministic=deterministic,
-            epilogue=epilogue,
-            stream=stream,
-        )
-        return self.all_gather(
-            ends.own, ends.out, sizes=ends.sizes, padded_to=padded_to, lane=lane, stream=stream
+        return sequence.run(
+            self, ends, input, epilogue, padded_to, routing, lane, deterministic, stream
         )
 
     def combine(

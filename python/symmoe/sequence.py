@@ -11,6 +11,7 @@ from .epilogue import Epilogue, Span, require_apart
 from .observing import watch
 from .places import CPU, Place
 from .plans import REDUCE_SCATTER, Sizes, check_input, check_output
+from .routing import Routing
 
 if TYPE_CHECKING:
     from .device.group import DeviceGroup
@@ -91,6 +92,34 @@ def prepare(
         "dispatch", (own.shape[0], layout.hidden), layout.dtype, lane=lane, stream=stream
     )
     return Ends(own if window is None else window, out, key)
+
+
+def run(
+    group: Group | DeviceGroup,
+    ends: Ends,
+    input: torch.Tensor,
+    epilogue: Epilogue,
+    padded_to: int | None,
+    routing: Routing | None,
+    lane: int,
+    deterministic: bool,
+    stream: object | None,
+) -> torch.Tensor:
+    """Both halves, one behind the other; gives all ranks' rows."""
+    group.reduce_scatter(
+        input,
+        ends.own,
+        sizes=ends.sizes,
+        padded_to=padded_to,
+        routing=routing,
+        lane=lane,
+        deterministic=deterministic,
+        epilogue=epilogue,
+        stream=stream,
+    )
+    return group.all_gather(
+        ends.own, ends.out, sizes=ends.sizes, padded_to=padded_to, lane=lane, stream=stream
+    )
 
 
 def _check_apart(

@@ -104,7 +104,10 @@ TEST(a_window_is_an_output_only_while_it_may_be_written) {
             "out overlaps a window for combine, lane 0; it must be");
     CHECK(engine.reduce_scatter_staged(reduce, input.get(), base, 1));
     check_output(base, reduce, 1);
-    CHECK(engine.all_gather(gather, *whole, gather.bytes_of(gather.own_begin()), base, 1));
+    const size_t own = gather.bytes_of(gather.own_begin());
+    CHECK_THROWS_WITH(engine.all_gather(gather, *whole, own + 4, base, 1), InvalidArgument,
+                      "out overlaps input, which is not exactly the own rows of it");
+    CHECK(engine.all_gather(gather, *whole, own, base, 1));
     refused(base, "gathered already: acquire it again");
     CHECK(engine.rearm(*whole));
     CHECK(engine.all_gather_staged(gather, input.get(), base, 1));

@@ -73,19 +73,8 @@ class SequenceCalls(DeviceCalls):
                 lane,
                 stream,
             )
-        group.reduce_scatter(
-            input,
-            ends.own,
-            sizes=ends.sizes,
-            padded_to=padded_to,
-            routing=routing,
-            lane=lane,
-            deterministic=deterministic,
-            epilogue=epilogue,
-            stream=stream,
-        )
-        return group.all_gather(
-            ends.own, ends.out, sizes=ends.sizes, padded_to=padded_to, lane=lane, stream=stream
+        return sequence.run(
+            group, ends, input, epilogue, padded_to, routing, lane, deterministic, stream
         )
 
     def _order_of(self, stream: object | None) -> contextlib.AbstractContextManager[None]:
